@@ -24,12 +24,11 @@ if TYPE_CHECKING:
     from tilewright.isa.study.claims import claims
     from tilewright.isa.study.debug import Debugger
     from tilewright.isa.study.explain import explain
-    from tilewright.isa.study.explore import Exploration, explore, sweep
-    from tilewright.isa.study.profile import RunProfile as Profile
+    from tilewright.isa.study.explore import explore, sweep
     from tilewright.isa.study.profile import profile
     from tilewright.isa.study.reference import reference
     from tilewright.isa.study.roofline import Roofline, roofline
-    from tilewright.isa.study.tune import Tuning, autotune, autotune_conv2d
+    from tilewright.isa.study.tune import autotune, autotune_conv2d
     from tilewright.isa.vector.programs import layer_norm, rms_norm, softmax
     from tilewright.isa.vector.spec import Input, Op, Output, VectorSpec
     from tilewright.isa.warming import warm

@@ -282,7 +282,7 @@ def profile(
     return 1 if errors else 0
 
 
-def _value(profile: isa.Profile, tensor: str | None) -> dict[str, Any]:
+def _value(profile: Any, tensor: str | None) -> dict[str, Any]:
     """All numbers; of the tensor those lines that were accessed, by number."""
     if tensor is None:
         return profile.to_dict()
@@ -293,7 +293,7 @@ def _value(profile: isa.Profile, tensor: str | None) -> dict[str, Any]:
     return profile.to_dict() | {"heat": lines}
 
 
-def _lines(profile: isa.Profile, top: int) -> Iterator[Line]:
+def _lines(profile: Any, top: int) -> Iterator[Line]:
     """The ``top`` instructions (0: all), the processing elements, and what they waited for."""
     shown = profile.hottest[:top] if top else profile.lines
     yield from (Table(_HEADINGS, [*(_row(profile, line) for line in shown), _totals(profile)]), "")
@@ -305,7 +305,7 @@ def _lines(profile: isa.Profile, top: int) -> Iterator[Line]:
     yield machine.account_text(f"the math unit{of} was idle", profile.totals.stalls)
 
 
-def _row(profile: isa.Profile, line: Any) -> tuple[object, ...]:
+def _row(profile: Any, line: Any) -> tuple[object, ...]:
     label = "".join(f"{name}: " for name in line.labels)
     waits = ", ".join(f"{reason} {n:,}" for reason, n in line.waits.items())
     cycles = profile.totals.cycles
@@ -314,7 +314,7 @@ def _row(profile: isa.Profile, line: Any) -> tuple[object, ...]:
     return (line.pc, f"{label}{line.text}", line.executed, line.cycles, share, *(n or None for n in shown), waits)
 
 
-def _totals(profile: isa.Profile) -> tuple[object, ...]:
+def _totals(profile: Any) -> tuple[object, ...]:
     sums = profile.totals
     head = (None, "the whole run", sums.executed, sums.cycles, 1.0 if sums.cycles else None, sums.counts.steps)
     return (*head, sums.counts.macs, machine.lines_of(sums), sums.counts.l1_misses, sums.counts.l2_misses, "")
@@ -325,7 +325,7 @@ def _on_page(row: tuple[object, ...]) -> tuple[object, ...]:
     return (*row[:-1], ", ".join(part.replace(" ", "\u00a0") for part in str(row[-1]).split(", ")))
 
 
-def _chart(profile: isa.Profile) -> Html:
+def _chart(profile: Any) -> Html:
     """The longest lines, by what the queue did: the run's two longest waits and the others together."""
     sums = profile.totals
     queue = sums.queue
@@ -339,7 +339,7 @@ def _chart(profile: isa.Profile) -> Html:
     return bar_chart(bars, title="Cycles of the issue queue", parts=parts, width=900)
 
 
-def _hottest(profile: isa.Profile) -> list[Step]:
+def _hottest(profile: Any) -> list[Step]:
     """The lines that take most cycles, each with what it waits for."""
     whole = profile.totals.cycles or 1
     found = []
@@ -351,7 +351,7 @@ def _hottest(profile: isa.Profile) -> list[Step]:
     return found
 
 
-def _page(profile: isa.Profile, file: str, names: tuple[str, ...]) -> str:
+def _page(profile: Any, file: str, names: tuple[str, ...]) -> str:
     r, config = profile.totals, profile.result.state.config
     facts = [("program", file), ("threads", str(config.threads)), ("instructions", f"{len(profile.lines):,}")]
     facts += [("processing elements", str(len(profile.pes)))] if profile.pes else []

@@ -20,7 +20,6 @@ from tilewright.isa.kernels.records import (
     L2_BUS,
     L2_WINDOWS,
     MEMORY,
-    TIMING,
     WINDOW_SHIFT,
     WINDOWS,
     Record,
@@ -212,7 +211,6 @@ MATH_STALLS = {
 CAUSES = ("arithmetic", "load", "product")
 """Units that make registers, as reasons to wait for one."""
 _ARITHMETIC, _LOAD, _PRODUCT = range(3)
-_STEP = TIMING.places["step_cycles"]
 
 
 @dataclass
@@ -355,63 +353,6 @@ class Clock:
         times = (c.l1_ports, c.l1_latency, c.l2_latency, c.dram_latency, step_cycles, column_cycles)
         return np.array(times, np.int64)
 
-    def mm(
-        self,
-        name: str,
-        reads: Iterable[slice],
-        a: slice,
-        products: slice,
-        page_ready: int,
-        traffic: np.ndarray[Any, Any],
-        deep: np.ndarray[Any, Any],
-        step_of: np.ndarray[Any, Any],
-        steps: int,
-        times: np.ndarray[Any, Any],
-    ) -> None:
-        """Memory issue, then math issue step by step, or all at once with ``math_issue='instruction'``.
-
-        ``reads``: registers of the addresses; ``a`` and ``products``: those of the math issue. ``traffic``: lines
-        touched, L1 misses and L2 misses of every column, ``deep``: the lines of the last ones; ``step_of``: its step.
-        ``times``: :meth:`line_times`.
-        The queue stands still until A is there; A may be overwritten once the first math issue has read it.
-        """
-        from tilewright.isa.kernels.memory_kernels import issue_columns
-
-        self.until(*self._last_ready(reads))
-        if len(self.in_flight) >= self.config.bcast_depth:
-            self.until(self.in_flight.popleft(), "depth")
-        self.until(page_ready, "page")
-        # Products another unit made must be there too.
-        operands_ready = max(int(self.tokens[a].max()), int(self.foreign[products].max(initial=0)))
-        start, math_free = self._issue_next(), self.free[1]
-        if self.config.math_issue != "step":  # every column belongs to the same wait
-            times[_STEP] *= steps
-            step_of, steps = np.zeros_like(step_of), 1
-        free, out = np.array(self.free, np.int64), np.empty(3, np.int64)
-        memory = self.port.links.numbers
-        issue_columns(memory, deep, traffic, step_of, start, operands_ready, free, times, out)
-        self.free = free.tolist()
-        first, for_columns, for_a = out.tolist()
-        if first < 0:  # no step: the math unit never heard of it
-            self._finish("math", name, start, start + 1)
-            return
-        idle = max(0, start - math_free)
-        self.math["no mm"] += idle
-        self.math["columns of B"] += for_columns
-        self.math["A"] += for_a
-        self.until(operands_ready, "A")
-        early = self.tokens[a] < first
-        self.causes[a][early] = _PRODUCT
-        self.tokens[a][early] = self.foreign[a][early] = first
-        self._mark_ready((products,), self.free[1], _PRODUCT)
-        self.in_flight.append(self.free[1])
-        self.math_busy += steps * int(times[_STEP])
-        self._finish("math", name, first, self.free[1])
-        if self.tracing:
-            lines, l1, l2 = traffic.sum(axis=0).tolist()
-            facts = (("columns", len(traffic)), ("lines", lines), ("L1 misses", l1), ("L2 misses", l2))
-            self._draw_mm(name, start, (math_free, first), (idle, for_columns, for_a), facts)
-
     def wait(self, name: str, until: int) -> None:
         """Stand still until a DMA transfer is done."""
         self.step("control", name)
@@ -434,22 +375,43 @@ class Clock:
             end = f"the timeline ends here, after {MOST_EVENTS} events"
             self.lanes.append(Instant(Track(self.name, QUEUE_LANE), end, self.issue))
 
-    def _draw_mm(self, name: str, start: int, free: tuple[int, int], waits: tuple[int, int, int], facts: Args) -> None:
-        """Lanes of one ``mm`` that has steps: its loads, why the math unit was idle before and in it, the caches.
+    def draw_mm(
+        self,
+        name: str,
+        now: int,
+        waits: dict[str, int],
+        math: tuple[int, int],
+        idle: dict[str, int],
+        traffic: np.ndarray[Any, Any],
+    ) -> None:
+        """Lanes of one ``mm``: itself, its loads, why queue and math unit waited, the caches.
 
-        ``free``: when the math unit was free before, and its first issue; ``waits``: cycles without mm, for columns and
-        for A; ``facts``: columns, lines touched, and misses of L1 and L2.
+        ``now``: the next issue before it; ``waits``: cycles of the queue by reason, in order, "A" behind the issue;
+        ``math``: when the math unit was free before, and its first issue (-1: none); ``idle``: why it waited;
+        ``traffic``: lines touched, L1 misses and L2 misses of every column.
         """
-        idle, columns, operand = waits
-        before, first = free
+        (before, first), (lines, l1, l2) = math, traffic.sum(axis=0).tolist()
+        for reason, cycles in waits.items():
+            now += (1 + self.config.fetch_cycles) * (reason == "A")
+            self._draw(QUEUE_LANE, reason, now, now + cycles)
+            now += cycles
+        start = now - waits["A"] - 1 - self.config.fetch_cycles
+        if first < 0:  # no step: the math unit never heard of it
+            self._finish("math", name, start, start + 1)
+            return
+        self._finish("math", name, first, self.free[1])
+        facts = (("columns", len(traffic)), ("lines", lines), ("L1 misses", l1), ("L2 misses", l2))
         self._draw(LOADER, name, start, max(self.free[0], start + 1), facts)
-        self._draw(IDLE, "no mm", before, before + idle)
-        self._draw(IDLE, "A", before + idle, before + idle + operand)
-        rest = (first - before) - idle - operand
-        self._draw(IDLE, "columns of B", first - rest, first)
+        at = before
+        for reason in ("no mm", "A"):
+            self._draw(IDLE, reason, at, at + idle[reason])
+            at += idle[reason]
+        self._draw(IDLE, "columns of B", at, first)
         # What is left of the waits for columns lies between steps: drawn at the end, where the lane is free.
-        self._draw(IDLE, "columns of B", self.free[1] - (columns - rest), self.free[1])
-        numbers = dict(facts)
-        for lane, fact, scale in zip(CACHES, ("L1 misses", "L2 misses", "L2 misses"), (1, 1, self.config.line_bytes)):
-            at = self._totals[lane] = self._totals.get(lane, 0) + int(numbers[fact]) * scale
-            self._add_event(self.lanes, Counter(Track(self.name, lane), start, at, "bytes" if scale > 1 else "lines"))
+        rest = idle["columns of B"] - (first - at)
+        self._draw(IDLE, "columns of B", self.free[1] - rest, self.free[1])
+        for lane, more, unit in zip(
+            CACHES, (l1, l2, l2 * self.config.line_bytes), ("lines", "lines", "bytes"), strict=True
+        ):
+            total = self._totals[lane] = self._totals.get(lane, 0) + more
+            self._add_event(self.lanes, Counter(Track(self.name, lane), start, total, unit))

@@ -1,4 +1,4 @@
-"""numba kernels: an ``mm`` in a compiled block."""
+"""numba kernels: an ``mm`` in a compiled block; the lines and the time of any ``mm``."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from tilewright.isa.kernels import pointers, records
 from tilewright.isa.kernels.cache_kernels import BYPASSED, HIT, PINNED, move_to_list, release_retained, tables_of, touch
 from tilewright.isa.kernels.memory_kernels import copy_run, issue
 from tilewright.isa.kernels.pointers import byte, cell, put, put_byte, put_word, word
-from tilewright.kernels import inner
+from tilewright.kernels import inner, njit
 
 _COLUMN, _IN_FLIGHT = records.REACH.bytes, records.CLOCK.bytes
 _LSU = 16  # where the free cycles stand in the clock
+_ACCESSES = 8 * len(records.LINE_ACCESSES)
 
 # numba kernels: lines that an ``mm`` touches, through the caches.
 
@@ -40,7 +41,7 @@ def _touch_column(run: Any, mm: Any, column: Any, tables: Any) -> Any:
     pages_of, offsets_of, phys, in_l2 = mm.pages_of, mm.offsets_of, mm.phys, mm.in_l2
     retains, bypass, selected, awaited = mm.retains, mm.bypasses, mm.selected, mm.awaited
     page, offset, first, traffic = column.page, column.offset, run.l1, pointers.traffic_at(run.traffic)
-    head, taken = cell(mm.starts, dim) + column.x + column.low, np.int64(0)
+    head, taken, seen = cell(mm.starts, dim) + column.x + column.low, np.int64(0), mm.seen
     lines, misses, deep, last = np.int64(0), np.int64(0), np.int64(0), np.int64(-1)
     for u in range(column.count):
         p, o = page + cell(pages_of, head + u), offset + cell(offsets_of, head + u)
@@ -48,10 +49,15 @@ def _touch_column(run: Any, mm: Any, column: Any, tables: Any) -> Any:
         if line != last:
             last = line
             lines += 1
-            outcome = touch(first, tables, line, bypass)
+            outcome, before = touch(first, tables, line, bypass), deep
             if outcome != HIT:
                 misses += 1
                 deep += _count_miss(run, mm, outcome, line, not byte(in_l2, p))
+            if seen:
+                own = seen + _ACCESSES * (element * e >> shift)
+                put(own, 0, cell(own, 0) + 1)
+                put(own, 1, cell(own, 1) + (outcome != HIT))
+                put(own, 2, cell(own, 2) + deep - before)
         if retains:
             own = element * e >> shift
             if byte(selected, element) == 0:
@@ -143,7 +149,7 @@ def _skip_column(run: Any, mm: Any, own: Any, immediate: Any) -> None:
         head = cell(mm.starts, dim) + u
         p, o = page + cell(mm.pages_of, head), offset + cell(mm.offsets_of, head)
         element = p * mm.page_elements + o
-        if byte(selected, element) != 0:
+        if cell(mm.phys, p) < 0 or byte(selected, element) != 0:
             continue
         put_byte(selected, element, 1)
         pointers.walk_at(mm.walk).left -= 1
@@ -396,12 +402,30 @@ def multiply(run: Any, mm: Any, row: Any) -> Any:
     fill.rounds += 1
     run.pending, run.low, run.high = mm.fill, mm.first, mm.first + mm.local
     _count(run, mm)
+    _walk_and_issue(run, mm, row)
+    return 0
+
+
+@njit(cache=True, nogil=True)
+def walk_columns(block: Any, mm: Any, instruction: Any) -> None:
+    """The lines and the time of an ``mm``, from the numbers of records BLOCK, MM and INSTRUCTION.
+
+    ``mm.reach``, ``mm.sequence`` and ``mm.fill`` say which elements of which columns there are; BLOCK's registers have
+    the coordinates of all columns.
+    """
+    addresses = np.int64(block.ctypes.data), np.int64(mm.ctypes.data), np.int64(instruction.ctypes.data)
+    run, row = pointers.block_at(addresses[0]), pointers.instruction_at(addresses[2])
+    _walk_and_issue(run, pointers.mm_at(addresses[1]), row)
+
+
+@inner()
+def _walk_and_issue(run: Any, mm: Any, row: Any) -> None:
+    """Lines of the columns through the caches, and the place of the ``mm`` on the clock."""
     _begin_walk(run, mm, row)
-    if mm.retains and 0 < fill.columns < mm.columns:
+    if mm.retains and 0 < pointers.fill_at(mm.fill).columns < mm.columns:
         _skip_columns(run, mm, row)
     _touch_columns(run, mm)
     _on_clock(run, mm, row)
-    return 0
 
 
 @inner()
@@ -409,7 +433,7 @@ def _on_clock(run: Any, mm: Any, row: Any) -> None:
     """Its place on the clock; ``mm.out`` and ``mm.deep`` have the lines of its columns."""
     tokens, clock = run.tokens, pointers.clock_at(run.clock)
     latest = latest_place(tokens, row.x_place, row.x_place + 1, np.int64(-1))
-    latest = latest_place(tokens, row.x, row.x + mm.dims, latest)
+    latest = latest_place(tokens, row.x, row.offsets_end, latest)
     ready(run, latest_place(tokens, row.guard_place, row.guard_place + 1, latest))
     flight, ends = clock.in_flight, run.clock + _IN_FLIGHT
     if flight >= mm.bcast_depth:
@@ -417,6 +441,7 @@ def _on_clock(run: Any, mm: Any, row: Any) -> None:
         for i in range(flight - 1):
             put(ends, i, cell(ends, i + 1))
         clock.in_flight = flight - 1
+    until(run, mm.page_ready, np.int64(records.PAGE))
     foreign, causes, math = run.foreign, run.causes, pointers.math_at(run.math)
     fill, times = pointers.fill_at(mm.fill), pointers.times_at(mm.times)
     a, first, a_end, end = row.y, mm.first, row.y + mm.a_registers, mm.first + mm.local

@@ -1,4 +1,4 @@
-"""numba kernels: the walk over a segment, its lines through the caches, the buses, and the time of the requests.
+"""numba kernels: the buses, the time of requests, and the lines and elements of loads and stores.
 
 A bus serves its requests one behind the other. Of several processing elements every one keeps the order of its own
 requests, and all share windows of cycles, each of which is given out once: who comes first in the turns takes first,
@@ -12,103 +12,12 @@ from typing import Any
 import numpy as np
 
 from tilewright.isa.kernels import pointers, records
-from tilewright.isa.kernels.cache_kernels import BYPASSED, HIT, PINNED, address_of, move_to_list, tables_of, touch
+from tilewright.isa.kernels.cache_kernels import HIT, address_of, tables_of, touch
 from tilewright.isa.kernels.pointers import byte, cell, copy_bytes, put, put_byte, put_word, word
 from tilewright.kernels import inner, njit
 from tilewright.kernels.vectors import copy_vector
 
-_LEFT, _WINDOW = records.WALK.places["left"], 1 << records.WINDOW_SHIFT
-
-
-@njit(cache=True, nogil=True)
-def touch_columns(
-    reach: Any,
-    sequence: Any,
-    pages: Any,
-    rules: Any,
-    retention: Any,
-    caches: Any,
-    out: Any,
-    totals: Any,
-    deep_lines: Any,
-    seen: Any,
-) -> int:
-    """Take columns through L1 and L2, in the order of ``sequence``; how many lines L2 had not, to ``deep_lines``.
-
-    ``reach``: (ids, places) of :class:`tilewright.isa.execute.operands.Reach`; ``pages``: (in L2?, elements of a page,
-    log2 of the elements of a line); ``rules``: (a t1 walk?, bypass?); ``retention``: (selected per element, awaited per
-    line of the segment, a record WALK's numbers). out[s] = (distinct lines, L1 misses, L2 misses) of column
-    ``sequence[s]``; totals += (lines brought under retention, released, evicted all the same, misses that took no
-    place). ``seen``: of a profile, touches, L1 misses and L2 misses of every line of the segment's pages are added
-    there; else it has no rows.
-    """
-    ids, places = reach
-    in_l2, page_elements, shift = pages
-    retains, bypass = rules
-    selected, awaited, walked = retention
-    width, first, second = ids.shape[1], address_of(caches[0]), address_of(caches[1])
-    t1, t2, all_deep = tables_of(first), tables_of(second), 0
-    for s in range(len(sequence)):
-        j = sequence[s]
-        lines, misses, deep = 0, 0, 0
-        last = np.int64(-1)
-        for u in range(width):
-            element = ids[j, u]
-            if element < 0:
-                continue
-            line = places[j, u] >> shift
-            if line != last:
-                last = line
-                lines += 1
-                outcome, own, noted = touch(first, t1, line, np.int64(bypass)), element >> shift, len(seen) > 0
-                if noted:
-                    seen[own, 0] += 1
-                    seen[own, 1] += outcome != HIT
-                if outcome:
-                    misses += 1
-                    totals[2] += outcome == PINNED
-                    totals[3] += outcome == BYPASSED
-                    if not in_l2[element // page_elements] and touch(second, t2, line, np.int64(1)):
-                        deep_lines[all_deep] = line
-                        all_deep += 1
-                        deep += 1
-                        if noted:
-                            seen[own, 2] += 1
-            if retains:
-                own = element >> shift
-                if selected[element] == 0:
-                    selected[element] = 1
-                    awaited[own] -= 1
-                    walked[_LEFT] -= 1
-                which = 1 if awaited[own] > 0 else 0
-                if move_to_list(first, t1, line, which):
-                    totals[1 - which] += 1
-        out[s, 0], out[s, 1], out[s, 2] = lines, misses, deep
-    return all_deep
-
-
-@njit(cache=True, nogil=True)
-def skip_columns(reach: Any, shift: int, retention: Any, cache: Any) -> int:
-    """Elements of columns that take no part are awaited no longer; how many lines that releases.
-
-    ``reach`` and ``retention`` as for :func:`touch_columns`.
-    """
-    ids, places = reach
-    selected, awaited, walked = retention
-    first, released = address_of(cache), np.int64(0)
-    tables = tables_of(first)
-    for j in range(ids.shape[0]):
-        for u in range(ids.shape[1]):
-            element = ids[j, u]
-            if element < 0 or selected[element] != 0:
-                continue
-            selected[element] = 1
-            walked[_LEFT] -= 1
-            own = element >> shift
-            awaited[own] -= 1
-            if awaited[own] == 0:
-                released += move_to_list(first, tables, places[j, u] >> shift, np.int64(0))
-    return int(released)
+_WINDOW = 1 << records.WINDOW_SHIFT
 
 
 # The buses of L2 and device memory, and the rows of its banks, in time.
@@ -206,7 +115,12 @@ def issue(
     timing: Any,
     times: Any,
 ) -> None:
-    """:func:`issue_columns`, of tables and records by address."""
+    """One ``mm`` on the clock: requests column by column, math step by step; tables and records by address.
+
+    ``m``: the record MEMORY; ``deep``: the lines that L2 had not. ``traffic``: lines touched, L1 and L2 misses of the
+    ``count`` columns; ``step_of``: their steps, ascending; ``start``: cycle of the memory issue; ``tokens``: cycle at
+    which A is there; the records FREE, which is moved on, TIMING, and TIMES, which is filled in.
+    """
     ports, step_cycles, column_cycles, l2_line = timing.ports, timing.step_cycles, timing.column_cycles, m.l2_line
     l1_latency, l2_latency, dram_latency = timing.l1_latency, timing.l2_latency, timing.dram_latency
     lsu, math, from_deep = max(free.lsu, start), free.math, np.int64(0)
@@ -238,26 +152,6 @@ def issue(
         math = begin + step_cycles
     times.first, times.for_columns, times.for_a = first, for_columns, for_a
     free.lsu, free.math = lsu, math
-
-
-@njit(cache=True, nogil=True)
-def issue_columns(
-    memory: Any, deep: Any, traffic: Any, step_of: Any, start: int, tokens: int, free: Any, timing: Any, times: Any
-) -> None:
-    """One ``mm`` on the clock: requests column by column, math step by step.
-
-    ``memory``: a record MEMORY; ``deep``: the lines that L2 had not.
-    ``traffic``: the columns' rows of :func:`touch_columns`; ``step_of``: their steps, ascending; ``start``: cycle of
-    the memory issue; ``tokens``: cycle at which A is there; ``free``, ``timing``, ``times``: numbers as the records
-    FREE, which is moved on, TIMING, and TIMES, which is filled in. All of them int64.
-    """
-    units = (
-        pointers.free_at(address_of(free)),
-        pointers.timing_at(address_of(timing)),
-        pointers.times_at(address_of(times)),
-    )
-    m = pointers.memory_at(address_of(memory))
-    issue(m, address_of(deep), address_of(traffic), np.int64(len(step_of)), address_of(step_of), start, tokens, *units)
 
 
 # Lines that loads and stores ask L2 for.

@@ -55,7 +55,7 @@ MM = Layout(
     "depth element_bytes floats dim page_elements width line_shift retains bypasses "
     "chunk rows ka kb row_stride a_stride b_stride first_thread first local per_step a_registers a_reads "
     "bcast_depth step_cycles columns part index order active sizes starts pages_of offsets_of phys in_l2 dims store "
-    "selected awaited at_first walk elements lines inside reach on out sequence step_of times timing "
+    "selected awaited at_first walk elements lines inside reach on out sequence step_of times timing seen page_ready "
     "a_bytes a_pitch a_step a_rows b_bytes b_pitch b_step b_rows presents rounds fill macs deep deep_count"
 )
 """An mm.
@@ -66,7 +66,8 @@ MM = Layout(
 column (``out``). A's and B's bytes: from row to row (``pitch``), from round to round (``step``). ``presents``:
 elements present in each round; ``rounds``: the most that wait. t1 retention: ``selected`` of ``elements``, ``awaited``
 of ``lines`` (``at_first``: when a walk begins), the record WALK, ``inside``: elements of the segment. ``macs``: place
-of the counter of this type in ACCOUNTS; ``deep``: lines that L2 had not, and how many (``deep_count``).
+of the counter of this type in ACCOUNTS; ``deep``: lines that L2 had not, and how many (``deep_count``); ``seen``: of a
+profile, accesses to every line of the segment's pages (0: none); ``page_ready``: when pages on their way are there.
 """
 WALK = Layout("product left column before")
 """How far B's segment was walked: for which product last, elements that no t1 ``mm`` has selected (-1: none retains).
@@ -144,7 +145,7 @@ function; the instruction budget is spent; an ``ld``, ``st`` or ``mm`` wants its
 OPERATIONS = ("mov", "add", "sub", "mul", "min", "max", "and", "or", "xor", "not", "shl", "shr", "shru", "div", "rem")
 CONDITIONS = ("eq", "ne", "lt", "le", "gt", "ge", "ltu", "leu", "gtu", "geu")
 LOGICS = ("pand", "por", "pxor", "pnot")
-ISSUED, CAUSED, PORT, DEPTH, OPERANDS, FETCH = 0, 2, 5, 6, 7, 12
+ISSUED, CAUSED, PORT, DEPTH, OPERANDS, PAGE, FETCH = 0, 2, 5, 6, 7, 8, 12
 """Places in :data:`tilewright.isa.chip.clock.QUEUE`; at CAUSED its first unit."""
 LOADED, STORED, THROUGH_L1 = range(3)
 """What lines are asked for: by loads, by stores, by loads that pass through L1."""

@@ -36,7 +36,7 @@ from tilewright.isa.multiply.matmul import (
     places,
     result_and_operands,
     result_from,
-    result_of_elements,
+    run_on_elements,
     store,
     stored_weights,
     type_and_signs,
@@ -478,10 +478,6 @@ def _conv_on_elements(
         machine.page_table("B", mapped=True)
     for name in ("C", *(name for name in tensors if name not in ("A", "B", "C"))):
         machine.page_table(name, mapped=True)
-    programs, pes = [], list[int]()
-    for pe, mine, windows in conv_shares(conv, tensors["A"].shape, tensors["B"].shape, split):
-        programs.append(conv_program(mine))
-        machine.start(programs[-1], pe, segments={**windows, **operand_windows(plan.epilogue, windows["C"])})
-        pes.append(pe)
-    runs = machine.run(watch)
-    return result_of_elements(machine, [runs[pe] for pe in pes], programs, machine.chip.dma.bytes("in"))
+    shares = conv_shares(conv, tensors["A"].shape, tensors["B"].shape, split)
+    work = ((pe, conv_program(p), {**seen, **operand_windows(plan.epilogue, seen["C"])}) for pe, p, seen in shares)
+    return run_on_elements(machine, work, watch)

@@ -7,7 +7,7 @@ place.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from itertools import pairwise
@@ -489,9 +489,13 @@ def result_and_operands(plan: MatmulPlan, operands: Mapping[str, Any] | None) ->
     }
 
 
-def operand_windows(spec: VectorSpec | None, part: Part) -> dict[str, Part | tuple[str, Part]]:
+Windows = dict[str, Part | tuple[str, Part]]
+"""What one processing element sees, by its own name: a part of the tensor of that name, or of another."""
+
+
+def operand_windows(spec: VectorSpec | None, part: Part) -> Windows:
     """What one processing element sees of an epilogue's tensors, whose part of C is ``part``."""
-    windows: dict[str, Part | tuple[str, Part]] = {}
+    windows: Windows = {}
     for each in spec.inputs[1:] if spec else ():
         own = each.form in ("full", "row"), each.form in ("full", "col")
         first = tuple(at if mine else 0 for at, mine in zip(part.base, own, strict=True))
@@ -500,18 +504,27 @@ def operand_windows(spec: VectorSpec | None, part: Part) -> dict[str, Part | tup
     return windows
 
 
-def result_of_elements(
+def run_on_elements(
     machine: Machine,
-    runs: Sequence[RunResult],
-    programs: Sequence[MachineProgram],
-    dma_bytes: int = 0,
+    work: Iterable[tuple[int, MachineProgram, Windows]],
+    watch: Callable[[Counts], None] | None = None,
+    out: str = "C",
     buffering: str = "",
-    value: Array | None = None,
 ) -> KernelResult:
-    """C of a kernel over several processing elements (or another ``value``), and what all their runs counted."""
+    """Run a kernel over several processing elements, each its program on its windows; what all their runs counted.
+
+    ``work``: (element, program, windows); ``out``: the tensor that is the value.
+    """
+    pes, programs = list[int](), list[MachineProgram]()
+    for pe, program, windows in work:
+        machine.start(program, pe, segments=windows)
+        pes.append(pe)
+        programs.append(program)
+    every = machine.run(watch)
+    runs = [every[pe] for pe in pes]
     last = max(runs, key=lambda run: run.cycles)
     return replace(
-        result_from(last, machine.tensor("C") if value is None else value, programs[0]),
+        result_from(last, machine.tensor(out), programs[0]),
         counts=Counts.together(run.counts for run in runs),
         traffic=Traffic.together(run.traffic for run in runs),
         moved=Moved.together(run.moved for run in runs),
@@ -523,7 +536,7 @@ def result_of_elements(
         trace=timeline(runs),
         pes=tuple(runs),
         programs=tuple(programs),
-        dma_bytes=dma_bytes,
+        dma_bytes=machine.chip.dma.bytes("in"),
         buffering=buffering,
     )
 
@@ -572,21 +585,18 @@ def _matmul_on_elements(
         for s, cut in enumerate(own_cuts):
             machine.page_table(f"B{pe}_{s}", tensor="B", part=cut, page=page, line=line)
     overlapped = bool(segments) and _overlapped(machine, cuts, double)
-    programs = []
+    work = []
     for pe, part in parts.items():
         mine = replace(plan, m=part.size[0], n=part.size[1])
-        windows: dict[str, Part | tuple[str, Part]] = {"A": Part((part.base[0], 0), (part.size[0], plan.k)), "C": part}
+        windows: Windows = {"A": Part((part.base[0], 0), (part.size[0], plan.k)), "C": part}
         windows |= operand_windows(plan.epilogue, part)
         if segments:
             windows |= {f"B{s}": (f"B{pe}_{s}", Part((0, 0), cut.size)) for s, cut in enumerate(cuts[pe])}
-            programs.append(streamed_program(mine, widths[pe], overlapped))
+            work.append((pe, streamed_program(mine, widths[pe], overlapped), windows))
         else:
             (windows["B"],) = _cuts(plan, part, (part.size[1],))
-            programs.append(matmul_program(mine))
-        machine.start(programs[-1], pe, segments=windows)
-    runs = machine.run(watch)
-    buffering = "" if not segments else "double" if overlapped else "serial"
-    return result_of_elements(machine, [runs[pe] for pe in parts], programs, machine.chip.dma.bytes("in"), buffering)
+            work.append((pe, matmul_program(mine), windows))
+    return run_on_elements(machine, work, watch, buffering="" if not segments else "double" if overlapped else "serial")
 
 
 def _split(plan: MatmulPlan, split: str | None, segments: int | None) -> str:
