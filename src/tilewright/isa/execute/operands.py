@@ -158,14 +158,6 @@ class Reach:
         """bool[n, most]: the elements that are there."""
         return self.ids >= 0
 
-    def lines(self, per_line: int) -> tuple[Array, Array, Array]:
-        """Lines that threads ask for, one after another: (thread, line, id of its first element there)."""
-        threads, u = np.nonzero(self.there)
-        lines, ids = self.places[threads, u] // per_line, self.ids[threads, u]
-        first = np.ones(len(lines), bool)
-        first[1:] = (lines[1:] != lines[:-1]) | (threads[1:] != threads[:-1])
-        return threads[first], lines[first], ids[first]
-
     def faults(self) -> Faults:
         """One for every thread that met an absent page."""
         return [("page_fault", j, -1) for j in np.flatnonzero(self.faulted).tolist()]

@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 
 from tilewright.isa.kernels import pointers, records
-from tilewright.isa.kernels.cache_kernels import HIT, address_of, tables_of, touch
+from tilewright.isa.kernels.cache_kernels import HIT, tables_of, touch
 from tilewright.isa.kernels.pointers import byte, cell, copy_bytes, put, put_byte, put_word, word
 from tilewright.kernels import inner, njit
 from tilewright.kernels.vectors import copy_vector
 
 _WINDOW = 1 << records.WINDOW_SHIFT
+_ACCESSES = 8 * len(records.LINE_ACCESSES)
 
 
 # The buses of L2 and device memory, and the rows of its banks, in time.
@@ -190,30 +191,7 @@ def store_lines(m: Any, first: Any, last: Any, in_l2: Any) -> None:
     acc.written += written
 
 
-@njit(cache=True, nogil=True)
-def ask_lines(memory: Any, threads: Any, lines: Any, in_l2: Any, kind: int, bypass: bool, l1: Any) -> int:
-    """Lines that threads ask for, one behind the other, in device memory but for those ``in_l2``.
-
-    ``kind``: LOADED, STORED or, of loads that pass through L1, THROUGH_L1; then ``lines`` has -1 for elements that are
-    absent, and what is returned is how many L1 had to fetch.
-    """
-    m, first, last, missed = pointers.memory_at(address_of(memory)), address_of(l1), np.int64(-1), 0
-    t1 = tables_of(first)
-    for i in range(len(lines)):
-        line = np.int64(lines[i])
-        if kind == records.LOADED:
-            fetch_line(m, np.int64(threads[i]), line, in_l2[i])
-        elif kind == records.STORED:
-            store_lines(m, line, line, in_l2[i])
-        elif line >= 0 and line != last and touch(first, t1, line, np.int64(bypass)):
-            missed += 1
-            if not in_l2[i]:
-                _fetch(m, line)
-        last = line
-    return missed
-
-
-# What every thread loads or stores, in one call. Every page must have its entry: the caller has looked.
+# What every thread loads or stores, in one call.
 
 
 @inner(forceinline=True)
@@ -231,37 +209,53 @@ def copy_run(target: Any, source: Any, length: Any) -> None:
             put_byte(target, i, byte(source, i))
 
 
+@inner(forceinline=True)
+def _move_run(access: Any, m: Any, thread: Any, page: Any, place: Any, own: Any, length: Any, last: Any) -> Any:
+    """Bytes of one page between the store and a thread's registers at ``own``, with their lines; the last of these.
+
+    ``place``: their first byte in the page; ``last``: the line that the thread asked for before.
+    """
+    shift, seen, storing, l1 = access.line_shift, access.seen, access.storing, access.l1
+    begin, in_l2 = cell(access.phys, page) + place, byte(access.in_l2, page)
+    first, final = begin >> shift, (begin + length - 1) >> shift
+    lines = final + 1 - first - (first == last)
+    if storing and lines > 0:
+        store_lines(m, final + 1 - lines, final, in_l2)
+    for line in range(final + 1 - lines, final + 1):
+        if seen:
+            at = seen + _ACCESSES * ((page * access.page_bytes + place >> shift) + line - first)
+            put(at, 0, cell(at, 0) + 1)
+        if storing:
+            continue
+        if l1 == 0:
+            fetch_line(m, thread, np.int64(line), in_l2)
+        elif touch(l1, tables_of(l1), np.int64(line), access.bypass) != HIT:
+            access.fetched += 1
+            if not in_l2:
+                _fetch(m, np.int64(line))
+    access.lines += lines
+    access.elements += length // access.element_bytes
+    if storing:
+        copy_run(access.store + begin, own, length)
+        put_byte(access.dirty, page, 1)
+    else:
+        copy_run(own, access.store + begin, length)
+    return final
+
+
 @inner()
-def _move_one_by_one(access: Any, thread: Any, page: Any, offset: Any, x: Any) -> None:
-    """One thread's elements one by one."""
-    starts, pages_of, offsets_of = access.starts, access.pages_of, access.offsets_of
-    dim, e, shift, stride = access.dim, access.element_bytes, access.line_shift, access.stride
-    storing = access.storing
-    size, head = cell(access.sizes, dim), cell(starts, dim)
+def _move_one_by_one(access: Any, m: Any, thread: Any, page: Any, offset: Any, x: Any) -> None:
+    """One thread's elements one by one; those of pages that are absent are left alone."""
+    pages_of, offsets_of, e, stride = access.pages_of, access.offsets_of, access.element_bytes, access.stride
+    size, head = cell(access.sizes, access.dim), cell(access.starts, access.dim)
     own, last = access.registers + thread * access.pitch, np.int64(-1)
-    elements, lines, m, in_l2 = access.elements, access.lines, pointers.memory_at(access.memory), access.in_l2
     for u in range(cell(access.counts, thread)):
         y = x + u * stride
         if y < 0 or y >= size:
             continue
         p = page + cell(pages_of, head + y)
-        begin = cell(access.phys, p) + (offset + cell(offsets_of, head + y)) * e
-        if begin >> shift != last:
-            last = begin >> shift
-            lines += 1
-            if storing:
-                store_lines(m, last, last, byte(in_l2, p))
-            else:
-                fetch_line(m, np.int64(thread), last, byte(in_l2, p))
-        elements += 1
-        there = access.store + begin
-        if storing:
-            copy_run(there, own + u * e, e)
-            put_byte(access.dirty, p, 1)
-        else:
-            copy_run(own + u * e, there, e)
-    access.elements = elements
-    access.lines = lines
+        if cell(access.phys, p) >= 0:
+            last = _move_run(access, m, thread, p, (offset + cell(offsets_of, head + y)) * e, own + u * e, e, last)
 
 
 @inner()
@@ -270,9 +264,8 @@ def move_elements(access: Any) -> None:
     dims, at, counts, dim = access.dims, access.coordinates, access.counts, access.dim
     sizes, starts = access.sizes, access.starts
     pages_of, offsets_of = access.pages_of, access.offsets_of
-    e, shift, stride, storing = access.element_bytes, access.line_shift, access.stride, access.storing
-    size, m, in_l2 = cell(sizes, dim), pointers.memory_at(access.memory), access.in_l2
-    access.elements = access.lines = 0
+    e, stride, size, m = access.element_bytes, access.stride, cell(sizes, dim), pointers.memory_at(access.memory)
+    access.elements = access.lines = np.int64(0)
     for thread in range(access.threads):
         most = cell(counts, thread)
         if most <= 0:
@@ -295,30 +288,19 @@ def move_elements(access: Any) -> None:
             head = cell(starts, dim) + x
             tail = head + count - 1
             p, there = page + cell(pages_of, head), cell(offsets_of, head)
-            if cell(pages_of, tail) == p - page and cell(offsets_of, tail) - there == count - 1:
-                begin, length = cell(access.phys, p) + (offset + there) * e, count * e
-                begins, ends = begin >> shift, (begin + length - 1) >> shift
-                access.lines += ends - begins + 1
-                if storing:
-                    store_lines(m, begins, ends, byte(in_l2, p))
-                else:
-                    for line in range(begins, ends + 1):
-                        fetch_line(m, np.int64(thread), np.int64(line), byte(in_l2, p))
-                access.elements += count
-                own, stored = access.registers + thread * access.pitch, access.store + begin
-                if storing:
-                    copy_run(stored, own, length)
-                    put_byte(access.dirty, p, 1)
-                else:
-                    copy_run(own, stored, length)
+            one_run = cell(pages_of, tail) == p - page and cell(offsets_of, tail) - there == count - 1
+            if one_run and cell(access.phys, p) >= 0:
+                own = access.registers + thread * access.pitch
+                _move_run(access, m, np.int64(thread), p, (offset + there) * e, own, count * e, np.int64(-1))
                 continue
-        _move_one_by_one(access, np.int64(thread), page, offset, x)
+        _move_one_by_one(access, m, np.int64(thread), page, offset, x)
 
 
 @njit(cache=True, nogil=True)
 def transfer(numbers: Any) -> None:
     """Move ``counts[t]`` elements of each thread t from (or to) ``coordinates[t]``.
 
-    ``numbers``: a record TRANSFER. Elements outside are left alone. A run of neighbours in one page goes at once.
+    ``numbers``: a record TRANSFER. Elements outside, or on absent pages, are left alone. A run of neighbours in one
+    page goes at once.
     """
     move_elements(pointers.transfer_at(np.int64(numbers.ctypes.data)))

@@ -28,14 +28,15 @@ class Layout:
 
 TRANSFER = Layout(
     "threads dims coordinates counts sizes starts pages_of offsets_of phys dirty dim stride element_bytes line_shift "
-    "registers pitch store storing elements lines in_l2 memory"
+    "registers pitch store storing elements lines in_l2 memory page_bytes seen l1 bypass fetched"
 )
 """A load or store.
 
 ``coordinates`` [threads, dims] of each thread's first element, and ``counts``: how many it wants; tables of the
 segment; the dim walked along; log2 of the bytes of a line; the first register of thread 0 and the bytes of a thread's;
-the pages that are in L2; the record MEMORY.
-It leaves how many ``elements`` were there, and ``lines``.
+the pages that are in L2; the record MEMORY. ``seen``: of a profile, accesses to every line of the segment's pages (0:
+none); ``l1``: that loads pass through (0: they do not), with ``bypass`` where all of it may be retained.
+It leaves how many ``elements`` were there, ``lines``, and those that L1 ``fetched``.
 """
 BLOCK = Layout(
     "code count alu_latency load_latency ports pc executed most file pitch threads registers predicates "
@@ -147,8 +148,6 @@ CONDITIONS = ("eq", "ne", "lt", "le", "gt", "ge", "ltu", "leu", "gtu", "geu")
 LOGICS = ("pand", "por", "pxor", "pnot")
 ISSUED, CAUSED, PORT, DEPTH, OPERANDS, PAGE, FETCH = 0, 2, 5, 6, 7, 8, 12
 """Places in :data:`tilewright.isa.chip.clock.QUEUE`; at CAUSED its first unit."""
-LOADED, STORED, THROUGH_L1 = range(3)
-"""What lines are asked for: by loads, by stores, by loads that pass through L1."""
 L2_BUS, L2_WINDOWS, DRAM_WINDOWS = range(3)
 """What cycles are taken of: L2's bus, or the windows of a bus that several processing elements share."""
 LINE_ACCESSES = ("touches", "misses", "l2_misses", "loads", "stores")
