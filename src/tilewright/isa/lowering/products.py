@@ -17,10 +17,8 @@ from tilewright.isa.lowering.tables import BYTES, Lowering, folded
 from tilewright.isa.lowering.vectors import Tail, tail_of
 from tilewright.isa.multiply.conv import ConvPlan, ConvShape, conv_ahead, conv_program, conv_shares
 from tilewright.isa.multiply.expected import expected_counts
-from tilewright.isa.multiply.matmul import A_REGISTER, ACCUMULATORS, MatmulPlan, matmul_program, type_and_signs
+from tilewright.isa.multiply.matmul import A_REGISTER, PLACES, MatmulPlan, columns_of_mm, matmul_program, type_and_signs
 
-_FIRST_OFFSET = 280
-"""The first register behind those of A."""
 Pair = tuple[int, int]
 
 
@@ -250,12 +248,12 @@ def product_plan(
     ``held``: the host places B, and so may put it in the order that blocks of several k steps of kb want.
     """
     c, (m, n, k) = lowering.config, sizes
-    chunk, columns = c.a_bytes // element_bytes, min(c.default_columns, ACCUMULATORS)
+    chunk, columns = c.a_bytes // element_bytes, columns_of_mm(c, 1)
     found: list[tuple[int, int, int]] = []  # cycles, kb, k steps of A at once
     for kb in (1, 2, 4, 8):
         if kb > 1 and (m * kb > c.compute_threads or kb * chunk >= 2 * k or c.kb_mode != "chunk"):
             break
-        k_steps, most = -(-k // (chunk * kb)), min(8, (_FIRST_OFFSET - A_REGISTER) // c.a_registers)
+        k_steps, most = -(-k // (chunk * kb)), min(8, (PLACES - A_REGISTER) // c.a_registers)
         whole_blocks = [b for b in range(1, most + 1) if held and k % (chunk * kb * b) == 0]
         block = min(most, k_steps) if kb == 1 else max(whole_blocks, default=1)
         threads, depth = min(m, c.compute_threads // kb) * kb, chunk * kb

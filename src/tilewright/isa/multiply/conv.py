@@ -24,11 +24,11 @@ from tilewright.isa.language.counts import Counts
 from tilewright.isa.language.errors import array_of, whole, wholes
 from tilewright.isa.language.program import MachineProgram
 from tilewright.isa.multiply.matmul import (
-    ACCUMULATORS,
     KernelResult,
     MatmulPlan,
     a_bases,
     check,
+    columns_of_mm,
     element_type,
     operand_windows,
     over_blocks,
@@ -358,7 +358,7 @@ def conv2d(
     if split not in (None, *SPLITS):
         raise UsageError(f"split {split!r}", how="images, rows or channels")
     written, signs = type_and_signs(element_type(x, "x"), element_type(w, "w"))
-    per_mm = min(config.default_columns, ka * ACCUMULATORS) if columns is None else whole("columns", columns, 1)
+    per_mm = columns_of_mm(config, ka, columns)
     width = shape.outs // shape.groups
     plan = MatmulPlan(
         *(shape.pixels, width, shape.depth, written, signs, x.itemsize, ka, kb, False, "k_outer", per_mm, config),

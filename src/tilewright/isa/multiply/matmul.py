@@ -31,7 +31,8 @@ from tilewright.isa.vector.spec import VectorSpec, tensor_of, zeros_of
 from tilewright.layout.index.types import dtype_name
 from tilewright.trace import Event
 
-ACCUMULATORS, A_REGISTER, _PLACES = 256, 256, 280
+ACCUMULATORS, A_REGISTER, PLACES = 256, 256, 280
+"""Registers of products; the first of A, and the first of what each thread knows of its place."""
 SECOND_A = 304
 """Where a second block of A has its registers, and one that the first has no room for."""
 
@@ -119,7 +120,7 @@ def check(plan: MatmulPlan) -> None:
     if plan.buffers > 1 and SECOND_A + plan.held * plan.block_a > c.registers:
         raise UsageError(f"two buffers of {plan.block_a} rounds of A", how="fewer rounds, or more registers")
     # Column by column A stays, and may have all registers behind the offsets.
-    room = max(_PLACES - A_REGISTER, c.registers - SECOND_A if plan.order == "column_outer" else 0)
+    room = max(PLACES - A_REGISTER, c.registers - SECOND_A if plan.order == "column_outer" else 0)
     if plan.block_a > (most := room // plan.held):
         raise UsageError(f"block_a = {plan.block_a} rounds of A", how=f"registers for at most {most}")
     if plan.epilogue is not None:
@@ -267,7 +268,7 @@ def _rounds(plan: MatmulPlan, count: int, tag: str) -> list[str]:
     if not count:
         return []
     by_column = plan.order == "column_outer"
-    first = A_REGISTER if A_REGISTER + plan.held * plan.block_a <= _PLACES else SECOND_A
+    first = A_REGISTER if A_REGISTER + plan.held * plan.block_a <= PLACES else SECOND_A
     elements = own_elements(plan) if plan.block_a == 1 else ""
     load = ["add r294, r286, ur2", f"@p2, ld{elements} r{first}, ur3:rf294:0x00, {plan.held * count}"]
     walk = _round_by_round(plan, count, first, "@p1, " if by_column else "")
@@ -362,6 +363,11 @@ def element_type(array: Array, name: str) -> str:
     return dtype
 
 
+def columns_of_mm(config: MatrixUnitConfig, ka: int, columns: int | None = None) -> int:
+    """Columns per instruction: those that are asked for, else as many as loaders and product registers allow."""
+    return min(config.default_columns, ka * ACCUMULATORS) if columns is None else whole("columns", columns, 1)
+
+
 def type_and_signs(type_a: str, type_b: str) -> tuple[str, str]:
     """What follows ``mm``: ('8', '.sa.ub') for s8 by u8, ('bf16', '') for bf16."""
     integers = type_a[0] in "su" and type_b[0] in "su"
@@ -433,7 +439,7 @@ def matmul(
         raise UsageError(f"A is {list(a.shape)} and B is {list(b.shape)}", how="columns of A and rows of B must agree")
     written, signs = type_and_signs(type_a, type_b)
     (m, k), n = a.shape, b.shape[1]
-    per_mm = min(config.default_columns, ka * ACCUMULATORS) if columns is None else whole("columns", columns, 1)
+    per_mm = columns_of_mm(config, ka, columns)
     plan = MatmulPlan(
         *(m, n, k, written, signs, a.itemsize, ka, kb, transpose_b, order, per_mm, config),
         block_a=whole("block_a", block_a, 1),
