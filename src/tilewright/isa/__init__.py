@@ -7,8 +7,7 @@ from tilewright.exports import public_names
 if TYPE_CHECKING:
     from tilewright.isa.chip.segments import Part, by_blocks, by_diagonals, by_dim
     from tilewright.isa.chip.segments import TensorMemory as Memory
-    from tilewright.isa.compiler.bundle import is_bundle, load_bundle
-    from tilewright.isa.compiler.compiled import Compiled, compile
+    from tilewright.isa.compiler.compiled import Compiled, compile, load_bundle
     from tilewright.isa.compiler.report import MachineReport
     from tilewright.isa.execute.machine import Machine
     from tilewright.isa.execute.run import MatrixUnit, RunResult, timeline

@@ -1,18 +1,12 @@
-"""A compiled model on one chip: the plan of L2, and the host that fills memory, starts programs and takes results.
-
-:class:`ChipRun` needs tables and steps only, as a saved model has them; :class:`Execution` runs what was just lowered.
-"""
+"""A compiled model on one chip: the plan of L2, and the host that fills memory, starts programs and takes results."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from math import prod
-from types import SimpleNamespace
-from typing import Annotated, Any
+from typing import Any
 
-import msgspec
 import numpy as np
 
 from tilewright.errors import UsageError
@@ -26,9 +20,9 @@ from tilewright.isa.language.config import MatrixUnitConfig
 from tilewright.isa.language.counts import Counts, Moved, Traffic, energy, math_cycles_at_least
 from tilewright.isa.language.program import MachineProgram
 from tilewright.isa.lowering.reading import LAYOUT
-from tilewright.isa.lowering.sources import Groups, Stay, Step, Table
+from tilewright.isa.lowering.sources import Stay, Step, Table
 from tilewright.isa.lowering.tables import Lowering, apply_layout, folded_array, unfolded_array
-from tilewright.isa.multiply.matmul import MatmulPlan, stored_weights
+from tilewright.isa.multiply.matmul import stored_weights
 
 # Which tables stand in L2, where, and from which step to which. What a step makes is put where its users find it in L2
 # if there is room until the last of them; what the host placed in device memory comes to L2 by DMA while the step
@@ -219,102 +213,33 @@ def _step(step: Step, lowering: Lowering, numbers: dict[MachineProgram, int]) ->
 
 
 Array = np.ndarray[Any, Any]
-MOST_MEMORY = 1 << 30
-Size = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
-_Few = Annotated[int, msgspec.Meta(ge=1, le=1 << 16)]
 
 
 @dataclass
-class Recipe:
-    """How a value comes about: an array, a table, or the elements ``of`` another under other names."""
+class Execution:
+    """A run of a lowered model; ``stays``: what stands in L2 from which step to which.
 
-    array: str | None = None
-    of: Recipe | None = None
-    name: str = ""
-    attributes: dict[str, tuple[int | tuple[int, ...], ...]] = field(default_factory=dict)
-    shape: tuple[Size, ...] = ()
-    table: str = ""
-    groups: Groups = ()
-    dtype: str = ""
-
-    @property
-    def root(self) -> str | None:
-        """The array it is made of, None where it is a table's."""
-        return self.array if self.of is None else self.of.root
-
-
-@dataclass
-class Held:
-    """What the host puts into a table; ``arranged``: element bytes, kb and block_a of a convolution's weights."""
-
-    value: Recipe
-    groups: Groups
-    arranged: tuple[_Few, _Few, _Few] | None
-
-
-class Recipes:
-    """A lowered program's values as recipes; ``kept``: names of arguments, constants and what XLA makes on the host."""
-
-    def __init__(self, lowering: Lowering) -> None:
-        reading, self.lowering = lowering.reading, lowering
-        self.kept = {value: f"argument {n}" for n, value in enumerate(reading.block.arguments)}
-        self.kept |= {value: f"constant {n}" for n, value in enumerate(reading.constants)}
-        for step in (step for step in lowering.steps if step.fallback):
-            self.kept |= {value: f"{step.name} {n}" for n, value in enumerate(step.outputs)}
-
-    def of(self, value: Value) -> Recipe:
-        """The recipe of one value."""
-        if value in self.kept:
-            return Recipe(self.kept[value])
-        node, places = value.operation, self.lowering.places.get(value)
-        if node is not None and node.name in LAYOUT:
-            plain = {key: own for key, own in node.attributes.items() if isinstance(own, tuple)}
-            return Recipe(None, self.of(node.operands[0]), node.name, plain, value.sizes)
-        if not places:
-            raise UsageError(f"{value!r} is nowhere")
-        return self.in_table(value, places[0].table)
-
-    def in_table(self, value: Value, table: str) -> Recipe:
-        """The recipe of a value that this table has."""
-        groups, dtype = self.lowering.groups[table], array_dtype(value).name
-        return Recipe(shape=value.sizes, table=table, groups=groups, dtype=dtype)
-
-    def held(self) -> dict[str, Held]:
-        """By table, what the host puts there."""
-        held = {}
-        for table in self.lowering.tables.values():
-            if table.held is not None:
-                (value, groups), plan = table.held, table.weights
-                arranged = None if plan is None else (plan.element_bytes, plan.kb, plan.block_a)
-                held[table.name] = Held(self.of(value), groups, arranged)
-        return held
-
-
-@dataclass
-class ChipRun:
-    """A run of ``steps`` over ``tables``; ``stays``: what stands in L2 from which step to which.
-
-    ``arrays``: what the host has, by name; ``held``: what of it stands in tables; ``fetched``: tables it has read.
+    ``known``: the values that the host has; ``fetched``: tables it has read.
     """
 
-    tables: Mapping[str, Table]
-    steps: Sequence[Step]
+    lowering: Lowering
     config: MatrixUnitConfig
     machine: Machine = field(init=False)
     stays: tuple[Stay, ...] = ()
-    arrays: dict[str, Array] = field(default_factory=dict)
-    held: dict[str, Held] = field(default_factory=dict)
+    known: dict[Value, Array] = field(default_factory=dict)
     fetched: dict[str, Array] = field(default_factory=dict)
     layers: list[Layer] = field(default_factory=list)
     host_bytes: int = 0
 
-    def fill(self) -> dict[str, Storage]:
-        """Memory as it stands before the first step: what the host has in its tables, zeros in the others."""
-        contents = {name: self._placed(own) for name, own in self.held.items() if own.value.root in self.arrays}
+    def begin(self, arguments: Sequence[Array]) -> None:
+        """Fill memory as it is before the first step: what the host has in its tables, zeros in the others."""
+        reading, tables = self.lowering.reading, self.lowering.tables
+        self.known = reading.constants | dict(zip(reading.block.arguments, arguments, strict=True))
+        contents = {table.name: self._placed(table) for table in self._held(set(self.known))}
         self.machine = Machine(self.config)
         chip = self.machine.chip
         tensors: list[tuple[str, Array, dict[str, Any]]] = []
-        for table in self.tables.values():
+        for table in tables.values():
             if not table.base:
                 zeros = np.broadcast_to(np.zeros((), numpy_type(table.dtype)), table.shape)
                 tensors.append((table.name, contents.get(table.name, zeros), {}))
@@ -322,45 +247,43 @@ class ChipRun:
         for storage in chip.add_all(tensors) if tensors else []:
             for page in range(storage.map.num_pages):
                 map_page(chip, storage, page)
-        for table in self.tables.values():
+        for table in tables.values():
             if table.base:
                 base = chip.storages[table.base]
                 nothing = np.broadcast_to(np.zeros((), numpy_type(table.dtype)), table.shape)
                 view = make_storage(table.name, nothing, base.home, self.config.line_bytes)
                 chip.storages[table.name] = replace(view, table=base.table)
-        return chip.storages
+        self.stays = planned_stays(self.lowering)
 
-    def place(self, table: str, array: Array) -> None:
-        """Let the host write a table in device memory."""
-        chip = self.machine.chip
-        storage = chip.storages[table]
-        into = chip.store[storage.home : storage.home + storage.total_bytes]
-        storage.map.pack(array, out=into.view(storage.map.numpy_dtype))
-        chip.forget(storage.home, storage.total_bytes)
-        self.machine.link(storage.total_bytes)
+    def _held(self, roots: set[Value]) -> list[Table]:
+        """The tables that the host fills with elements of these values."""
+        tables = self.lowering.tables.values()
+        return [t for t in tables if t.held is not None and self.lowering.reading.root(t.held[0]) in roots]
 
-    def _placed(self, own: Held) -> Array:
+    def _placed(self, table: Table) -> Array:
         """The array that the host puts into a table."""
-        array = folded_array(self.resolve(own.value), own.groups)
-        if own.arranged is None:
-            return array
-        e, kb, block = own.arranged
-        return stored_weights(MatmulPlan(1, 1, 1, "", "", e, 1, kb, False, "k_outer", 1, self.config, block), array)
+        assert table.held is not None
+        value, groups = table.held
+        array = folded_array(self.value(value), groups)
+        return array if table.weights is None else stored_weights(table.weights, array)
 
-    def resolve(self, recipe: Recipe) -> Array:
-        """The array that a recipe describes; what a table has the host reads over its link."""
-        if recipe.array is not None:
-            return self.arrays[recipe.array]
-        if recipe.of is not None:
-            if recipe.name not in LAYOUT or prod(recipe.shape) > MOST_MEMORY:
-                raise UsageError(f"a value is {recipe.name!r} of another, which no layout is")
-            result = SimpleNamespace(sizes=recipe.shape)
-            node: Any = SimpleNamespace(name=recipe.name, attributes=recipe.attributes, result=result)
-            return apply_layout(node, self.resolve(recipe.of))
-        if recipe.table not in self.fetched:  # once: it may be given up afterwards
-            self.fetched[recipe.table] = self.machine.tensor(recipe.table)
-            self.machine.link(self.fetched[recipe.table].nbytes)
-        return unfolded_array(self.fetched[recipe.table], recipe.shape, recipe.groups, element_dtype(recipe.dtype))
+    def value(self, value: Value) -> Array:
+        """A value as the host sees it: its own, named otherwise, or fetched from the machine."""
+        if value in self.known:
+            return self.known[value]
+        node, places = value.operation, self.lowering.places.get(value)
+        if node is not None and node.name in LAYOUT:
+            return apply_layout(node, self.value(node.operands[0]))
+        if not places:
+            raise UsageError(f"{value!r} is nowhere")
+        return self.in_table(value, places[0].table)
+
+    def in_table(self, value: Value, table: str) -> Array:
+        """A value that a table has, which the host reads over its link."""
+        if table not in self.fetched:  # once: it may be given up afterwards
+            self.fetched[table] = self.machine.tensor(table)
+            self.machine.link(self.fetched[table].nbytes)
+        return unfolded_array(self.fetched[table], value.sizes, self.lowering.groups[table], array_dtype(value))
 
     def arrivals(self, number: int) -> None:
         """Bring tables to L2, or give them room there, before a step."""
@@ -390,7 +313,7 @@ class ChipRun:
 
     def step(self, number: int, check: Callable[[Step], None] | None = None) -> None:
         """Run and count one step; ``check`` is called before any of its values is given up."""
-        step = self.steps[number]
+        step = self.lowering.steps[number]
         machine, pes = self.machine, self.machine.chip.pes
         before = self._counted()
         started, errors, wall = machine.now, sum(len(pe.errors) for pe in pes), time.perf_counter()
@@ -432,16 +355,17 @@ class ChipRun:
 
     def on_host(self, step: Step) -> None:
         """Let XLA compute a step, from what the machine made."""
-        given, made = self.compute(step)
-        self.arrays |= made
-        self.host_bytes += sum(array.nbytes for array in (*given, *made.values()))
-        for name, own in self.held.items():
-            if own.value.root in made:
-                self.place(name, self._placed(own))
-
-    def compute(self, step: Step) -> tuple[list[Array], dict[str, Array]]:
-        """What XLA takes for a step, and what it makes, by name."""
-        raise NotImplementedError
+        given = [self.value(v) for v in step.inputs]
+        made = self.lowering.reading.xla.of(step.nodes, step.inputs, step.outputs, given)
+        self.known |= dict(zip(step.outputs, made, strict=True))
+        self.host_bytes += sum(array.nbytes for array in (*given, *made))
+        chip = self.machine.chip
+        for table in self._held(set(step.outputs)):
+            storage = chip.storages[table.name]
+            into = chip.store[storage.home : storage.home + storage.total_bytes]
+            storage.map.pack(self._placed(table), out=into.view(storage.map.numpy_dtype))
+            chip.forget(storage.home, storage.total_bytes)
+            self.machine.link(storage.total_bytes)
 
     def report(self) -> MachineReport:
         moved = tuple(self.machine.chip.dma.transfers)
@@ -450,47 +374,6 @@ class ChipRun:
 
 Watch = Callable[[int, int, str], None]
 """Called with steps done, steps in all, and the name of the one that begins."""
-
-
-class Execution(ChipRun):
-    """A run of a model that was just lowered."""
-
-    def __init__(self, lowering: Lowering, config: MatrixUnitConfig) -> None:
-        super().__init__(lowering.tables, lowering.steps, config)
-        self.lowering, self.recipes = lowering, Recipes(lowering)
-
-    def begin(self, arguments: Sequence[Array]) -> None:
-        """Fill memory as it is before the first step."""
-        reading = self.lowering.reading
-        known = reading.constants | dict(zip(reading.block.arguments, arguments, strict=True))
-        self.arrays = {self.recipes.kept[value]: array for value, array in known.items()}
-        self.held = self.recipes.held()
-        self.fill()
-        self.stays = planned_stays(self.lowering)
-
-    def value(self, value: Value) -> Array:
-        """A value as the host sees it: its own, named otherwise, or fetched from the machine."""
-        return self.resolve(self.recipes.of(value))
-
-    def compute(self, step: Step) -> tuple[list[Array], dict[str, Array]]:
-        """What XLA takes for a step, and what it makes, by name."""
-        given = [self.value(v) for v in step.inputs]
-        made = self.lowering.reading.xla.of(step.nodes, step.inputs, step.outputs, given)
-        return given, {self.recipes.kept[v]: array for v, array in zip(step.outputs, made, strict=True)}
-
-
-def element_dtype(name: str) -> np.dtype[Any]:
-    """A numpy type by its name, those of ml_dtypes too; UsageError for what is none of numbers."""
-    import ml_dtypes
-
-    narrow = getattr(ml_dtypes, name, None) if name.isidentifier() else None
-    try:
-        dtype = np.dtype(narrow if isinstance(narrow, type) else name)
-    except TypeError:
-        dtype = np.dtype(object)
-    if dtype.kind in "OSUMm" or dtype.hasobject or dtype.names is not None or not dtype.itemsize:
-        raise UsageError(f"no element type is called {name[:60]!r}")
-    return dtype
 
 
 def checked_arguments(lowering: Lowering, arguments: Sequence[Any]) -> list[Array]:
