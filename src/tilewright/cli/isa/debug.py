@@ -284,13 +284,14 @@ def profile(
 
 def _value(profile: Any, tensor: str | None) -> dict[str, Any]:
     """All numbers; of the tensor those lines that were accessed, by number."""
+    value: dict[str, Any] = profile.to_dict()
     if tensor is None:
-        return profile.to_dict()
+        return value
     heat = profile.heat(tensor)
     rows = [[n, *row] for n, row in enumerate(heat.lines.tolist()) if any(row)]
     columns = ["line", "touches", "misses", "l2_misses", "loads", "stores"]
     lines = {"tensor": heat.name, "line": list(heat.layout.line), "columns": columns, "lines": rows}
-    return profile.to_dict() | {"heat": lines}
+    return value | {"heat": lines}
 
 
 def _lines(profile: Any, top: int) -> Iterator[Line]:

@@ -223,7 +223,9 @@ def load_bundle(path: str | Path) -> Bundle:
                 raise UsageError(f"a compiled model of version {version}", where=where, how="compile it again")
             data = typed(value, _Content, where)
             known = {f.name for f in fields(MatrixUnitConfig)}  # fields of other versions are left out
-            own = {key: tuple(v) if isinstance(v, list) else v for key, v in data.config.items() if key in known}
+            own: dict[str, Any] = {
+                key: tuple(v) if isinstance(v, list) else v for key, v in data.config.items() if key in known
+            }
             compiled = compile(load(data.program.encode()), config=MatrixUnitConfig(**own))
             if (size := sum(bytes_of(compiled.lowering).values())) > _MOST_MEMORY:
                 raise UsageError(f"its tables take {size} bytes, and {_MOST_MEMORY} is the most that is simulated")
