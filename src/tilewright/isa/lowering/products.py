@@ -16,7 +16,6 @@ from tilewright.isa.lowering.sources import Groups, Job, Step, Table
 from tilewright.isa.lowering.tables import BYTES, Lowering, folded
 from tilewright.isa.lowering.vectors import Tail, tail_of
 from tilewright.isa.multiply.conv import ConvPlan, ConvShape, conv_ahead, conv_program, conv_shares
-from tilewright.isa.multiply.expected import expected_counts
 from tilewright.isa.multiply.matmul import A_REGISTER, PLACES, MatmulPlan, columns_of_mm, matmul_program, type_and_signs
 
 Pair = tuple[int, int]
@@ -208,19 +207,11 @@ def _add(
                 *tail.windows(part),
             )
             jobs.append(Job(pe, matmul_program(mine), windows))
-    expected = expected_counts(
-        form.m, form.n, form.k, config=plan.config, ka=plan.ka, kb=plan.kb, transpose_b=walks, element_bytes=e
-    )
-    closed = {"macs": expected.macs * form.batch}
-    if plan.config.pes == 1:
-        closed |= {name: getattr(expected, name) * form.batch for name in ("instructions", "steps", "column_loads")}
     macs = form.batch * form.m * form.n * form.k
-    lowering.steps.append(_step(name, tail, jobs, (first, second), 2 * macs, closed))
+    lowering.steps.append(_step(name, tail, jobs, (first, second), 2 * macs))
 
 
-def _step(
-    name: str, tail: Tail, jobs: Sequence[Job], reads: tuple[str, str], work: int, closed: dict[str, int]
-) -> Step:
+def _step(name: str, tail: Tail, jobs: Sequence[Job], reads: tuple[str, str], work: int) -> Step:
     more = tuple(table for key, table in tail.tables.items() if key.startswith("x"))
     return Step(
         name,
@@ -231,7 +222,6 @@ def _step(
         reads=(*reads, *more),
         writes=(tail.table,),
         operations=work + tail.operations,
-        expected=closed,
     )
 
 
@@ -343,7 +333,7 @@ def lower_convolution(lowering: Lowering, node: Node, after: Group | None = None
         seen = tuple((name, names[name], part) for name, part in windows.items())
         jobs.append(Job(pe, conv_program(mine), (*seen, *tail.windows(windows["C"]))))
     macs = shape.pixels * outs * depth * kh * kw
-    lowering.steps.append(_step(lowering.name("conv"), tail, jobs, (a, b), 2 * macs, {}))
+    lowering.steps.append(_step(lowering.name("conv"), tail, jobs, (a, b), 2 * macs))
 
 
 def _row_as_one_tap_is_better(lowering: Lowering, x: Value, across: int, channels: int) -> bool:

@@ -12,7 +12,7 @@ Below: what a compiled model is made of, tables in memory and steps in order.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -207,7 +207,6 @@ class Step:
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
     operations: int = 0
-    expected: dict[str, int] = field(default_factory=dict)
     copied: tuple[Source, str, Groups] | None = None
 
 
