@@ -21,11 +21,11 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from numba import njit
 
 from tilewright.isa import MatrixUnitConfig, conv2d, expected_counts, matmul
 from tilewright.isa.chip.state import Cache
-from tilewright.isa.execute.operands import NOT_SEEN
-from tilewright.isa.kernels.memory_kernels import touch_columns
+from tilewright.isa.kernels.cache_kernels import address_of, tables_of, touch
 
 N = 512
 SCALE_CONFIG = """[general]
@@ -197,17 +197,15 @@ def stream(transposed):
     return np.concatenate(found)
 
 
-def no_retention():
-    return np.zeros(0, np.uint8), np.zeros(0, np.int32), np.full(4, -1)
-
-
+@njit
 def touch_stream(lines, l1, l2):
-    """The kernel of an mm's columns, each of 256 elements, every one in a line of its own."""
-    places, count = lines.reshape(-1, 256), len(lines)
-    pages, rules, kept = (np.zeros(1, bool), N * N, 0), (False, True), no_retention()
-    out, totals, deep = np.empty((len(places), 3), np.int64), np.zeros(4, np.int64), np.empty(count, np.int64)
-    order = np.arange(len(places))
-    touch_columns((places, places), order, pages, rules, kept, (l1, l2), out, totals, deep, NOT_SEEN)
+    """Lines through L1, and through L2 where they miss there; how many missed both."""
+    first, second, deep = address_of(l1), address_of(l2), 0
+    own, other = tables_of(first), tables_of(second)
+    for line in lines:
+        if touch(first, own, line, np.int64(1)):
+            deep += touch(second, other, line, np.int64(1)) > 0
+    return deep
 
 
 def caches(rounds):
@@ -215,6 +213,7 @@ def caches(rounds):
     yield "L1 of 1024 lines before an L2 that holds all; medians.\n"
     yield "| B | L1 | touches of L1 | L1 misses | touches/s | bar | met | touches of L1 and L2 together/s |"
     yield "|---|---|--:|--:|--:|--:|---|--:|"
+    touch_stream(np.zeros(1, np.int64), *(Cache.of(8, 8, 0).cells for _ in range(2)))  # compiled
     for transposed in (False, True):
         touched = stream(transposed)
         for ways in (0, 4, 8):

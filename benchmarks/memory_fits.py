@@ -98,7 +98,7 @@ def lowered(step: Callable[..., Any], given: tuple[int, ...], args: tuple[Any, .
 def asked(name: str) -> Any:
     """One of the programs on the chip: what it needs, and the changes that were tried."""
     from tilewright.hlo import estimate
-    from tilewright.machine.subject import Subject
+    from tilewright.machine.model import Subject
     from tilewright.machine.tpu import hbm
     from tilewright.targets import target
 

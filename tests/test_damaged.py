@@ -10,7 +10,7 @@ from tests.conftest import tries
 from tests.nightly.texts import bundles, settings
 from tilewright.errors import TilewrightError
 
-COUNTS = {settings: tries(200), bundles: tries(56)}
+COUNTS = {settings: tries(200), bundles: tries(28)}
 
 
 @pytest.mark.parametrize("kind", COUNTS, ids=lambda kind: kind.__name__)

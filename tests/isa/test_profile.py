@@ -12,7 +12,7 @@ from tests.conftest import tries
 from tilewright.errors import UsageError
 from tilewright.isa import MatrixUnit, MatrixUnitConfig, MatrixUnitError, Memory, matmul, profile
 from tilewright.isa.kernels.records import LINE_ACCESSES
-from tilewright.isa.study.heat import _scene
+from tilewright.isa.study.profile import _scene
 
 SMALL = MatrixUnitConfig(threads=16, l1_bytes=2048)
 PRODUCT = """

@@ -17,9 +17,8 @@ from tilewright.errors import CheckFailed, UsageError
 from tilewright.isa import MatrixUnitConfig
 from tilewright.machine import load_model, run
 from tilewright.machine.model import auc, load_data
-from tilewright.machine.products import Product, find_products, run_product
 from tilewright.machine.report import _finite
-from tilewright.machine.stages import compare
+from tilewright.machine.stages import Product, compare, find_products, run_product
 
 EXAMPLE = ROOT / "examples" / "dlrm.py"
 

@@ -22,9 +22,9 @@ from tilewright.errors import UnsupportedError
 from tilewright.hlo import from_jax
 from tilewright.isa import MatrixUnitConfig
 from tilewright.machine import Model, run
+from tilewright.machine.model import Subject, argument_text, is_recommender, load_subject
 from tilewright.machine.npu import misplaced, moved_bytes, overlapping, planned_layers
 from tilewright.machine.operands import layers_of
-from tilewright.machine.subject import Subject, argument_text, is_recommender, load_subject
 from tilewright.machine.tpu import study_on_tpu
 from tilewright.targets import target
 

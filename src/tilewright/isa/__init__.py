@@ -5,10 +5,9 @@ from typing import TYPE_CHECKING
 from tilewright.exports import public_names
 
 if TYPE_CHECKING:
-    from tilewright.isa.chip.parts import Part, by_blocks, by_diagonals, by_dim
+    from tilewright.isa.chip.segments import Part, by_blocks, by_diagonals, by_dim
     from tilewright.isa.chip.segments import TensorMemory as Memory
-    from tilewright.isa.compiler.bundle import is_bundle, load_bundle
-    from tilewright.isa.compiler.compiled import Compiled, compile
+    from tilewright.isa.compiler.compiled import Compiled, compile, load_bundle
     from tilewright.isa.compiler.report import MachineReport
     from tilewright.isa.execute.machine import Machine
     from tilewright.isa.execute.run import MatrixUnit, RunResult, timeline
@@ -24,12 +23,11 @@ if TYPE_CHECKING:
     from tilewright.isa.study.claims import claims
     from tilewright.isa.study.debug import Debugger
     from tilewright.isa.study.explain import explain
-    from tilewright.isa.study.explore import Exploration, explore, sweep
-    from tilewright.isa.study.profile import RunProfile as Profile
+    from tilewright.isa.study.explore import explore, sweep
     from tilewright.isa.study.profile import profile
     from tilewright.isa.study.reference import reference
     from tilewright.isa.study.roofline import Roofline, roofline
-    from tilewright.isa.study.tune import Tuning, autotune, autotune_conv2d
+    from tilewright.isa.study.tune import autotune, autotune_conv2d
     from tilewright.isa.vector.programs import layer_norm, rms_norm, softmax
     from tilewright.isa.vector.spec import Input, Op, Output, VectorSpec
     from tilewright.isa.warming import warm

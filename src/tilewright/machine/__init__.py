@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from tilewright.exports import public_names
 
 if TYPE_CHECKING:
-    from tilewright.machine.fitting import FitJob, Fitted, FitWatch, Quantised, QuantiseJob, fit, join, quantise
+    from tilewright.machine.fitting import FitJob, FitWatch, QuantiseJob, fit, join, quantise
     from tilewright.machine.model import Model, load_model
     from tilewright.machine.report import ProgramReport, RunReport
     from tilewright.machine.running import run

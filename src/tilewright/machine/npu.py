@@ -19,9 +19,9 @@ from tilewright.hlo import Program, Value
 from tilewright.isa import compile
 from tilewright.layout import LocalMemoryError, LocalPlan, LocalTensor, plan_local_memory, plan_svg
 from tilewright.layout.kinds.local_plan import BankConflict
+from tilewright.machine.model import Subject
 from tilewright.machine.operands import NpuLayer, Operand, Sizes, layers_of
 from tilewright.machine.results import Change, Check, Held, Memory, Misfit, Moved, Studied, ranked
-from tilewright.machine.subject import Subject
 from tilewright.render import Card, Column, Html, badge, bytes_text, count_text, percent_text, table
 from tilewright.render.markup import element
 from tilewright.render.page import details, note

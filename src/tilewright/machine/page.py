@@ -12,9 +12,8 @@ from tilewright.embed import Plan
 from tilewright.hlo import MovementReport, Optimized, StepTime, TimeRow, Verdict
 from tilewright.isa import Counts
 from tilewright.machine.model import RunData
-from tilewright.machine.products import LeftOut, MatrixRun
 from tilewright.machine.results import Change, Check, Memory, Studied
-from tilewright.machine.stages import Judgement, Proof
+from tilewright.machine.stages import Judgement, LeftOut, MatrixRun, Proof
 from tilewright.render import (
     Bar,
     Column,

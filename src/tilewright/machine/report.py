@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import shlex
-from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,9 +16,8 @@ from tilewright.files import making_folder, write_whole
 from tilewright.hlo import Verdict
 from tilewright.machine import page
 from tilewright.machine.model import RunData
-from tilewright.machine.products import LeftOut, MatrixRun
 from tilewright.machine.results import Memory, Sparse, Studied
-from tilewright.machine.stages import Judgement, Movement, Proof
+from tilewright.machine.stages import Judgement, LeftOut, MatrixRun, Movement, Proof
 from tilewright.render import Card, Column, Html, Page, Step, bytes_text, cards, count_text, seconds_text
 from tilewright.render.page import Tone, paragraph, side_by_side
 from tilewright.render.tables import glance, glance_table
@@ -30,7 +28,7 @@ _Section = tuple[str, str, Iterable[Html]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report(ABC):
+class Report:
     """What every run has, and what is made of it.
 
     ==================  ====================================================================================
@@ -47,22 +45,17 @@ class Report(ABC):
     recorder: Recorder
     peak_rss_bytes: int
 
-    @property
-    @abstractmethod
-    def failures(self) -> tuple[str, ...]:
-        """What the run found to be wrong, in sentences; empty when all agrees."""
-
-    @abstractmethod
     def _plain(self) -> dict[str, Any]:
         """Plain values with a ``schema_version``."""
+        raise NotImplementedError
 
-    @abstractmethod
     def _sections(self) -> list[_Section]:
         """The page's sections in their order."""
+        raise NotImplementedError
 
-    @abstractmethod
     def _head(self) -> tuple[str, list[tuple[str, str]]]:
         """What was done, in words, and (name, value) of facts about it."""
+        raise NotImplementedError
 
     def to_json(self) -> dict[str, Any]:
         """Plain values with a ``schema_version``; what is not finite (a loss that diverged) becomes None."""
@@ -247,21 +240,10 @@ class RunReport(Report):
     memory: Memory
     source: str = "MODEL.py"
 
-    @property
-    def loss_before(self) -> float:
-        return self.before.loss
-
-    @property
-    def loss_after(self) -> float:
-        return self.after.loss
-
-    @property
-    def auc_before(self) -> float:
-        return self.before.auc
-
-    @property
-    def auc_after(self) -> float:
-        return self.after.auc
+    loss_before = property(lambda report: report.before.loss, doc="Mean loss before training.")
+    loss_after = property(lambda report: report.after.loss, doc="Mean loss afterwards.")
+    auc_before = property(lambda report: report.before.auc, doc="AUC before training.")
+    auc_after = property(lambda report: report.after.auc, doc="AUC afterwards.")
 
     @property
     def counts_equal(self) -> bool | None:
@@ -358,12 +340,8 @@ class RunReport(Report):
             ("timings", "Timings", page.timings(self.stages, self.peak_rss_bytes, more=_TRACE)),
         ]
 
-    @property
-    def _sparse_seconds(self) -> float:
-        return self.plan.traffic.waited
-
     def _headline(self) -> str:
-        dense, sparse = self.movement.time, self._sparse_seconds
+        dense, sparse = self.movement.time, self.plan.traffic.waited
         parts = dense.by_bound()
         most = max(parts, key=lambda name: parts[name])
         side = "the SparseCores" if sparse > dense.device_seconds else "the TensorCore"
@@ -404,7 +382,7 @@ class RunReport(Report):
     def _figures(self) -> list[Card]:
         moved, heap = self.movement.optimized[self.target], self.plan.heap
         equal = bool(self.counts_equal and self.values_equal)
-        dense, sparse = self.movement.time.device_seconds, self._sparse_seconds
+        dense, sparse = self.movement.time.device_seconds, self.plan.traffic.waited
         bound = f"bound by the {'SparseCores' if sparse > dense else 'TensorCore'}; modelled"
         above = sum(bool(product.above_minimum) for product in self.matrix)
         counted = f"; cache misses of {above} above the minimum" if above else ", all counts"

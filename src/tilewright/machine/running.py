@@ -17,25 +17,36 @@ from tilewright.embed import CATEGORICAL, Feature, Plan, Stacking, Topology, loo
 from tilewright.errors import TilewrightError, UnsupportedError, UsageError
 from tilewright.hlo import Program, TimeRow, from_jax, lifetimes
 from tilewright.isa import MatrixUnitConfig
-from tilewright.machine.model import Model, RunData, check_model, load_data, load_model
+from tilewright.machine.model import (
+    Model,
+    RunData,
+    Subject,
+    check_model,
+    is_recommender,
+    load_data,
+    load_model,
+    load_subject,
+)
 from tilewright.machine.npu import study_on_npu
-from tilewright.machine.products import MatrixRun, Products, find_products, run_product
 from tilewright.machine.report import ProgramReport, RunReport
 from tilewright.machine.results import Sparse, Studied
 from tilewright.machine.simt import study_on_matrix_unit
 from tilewright.machine.stages import (
+    MatrixRun,
+    Products,
     Stages,
     TrainingState,
     Watch,
     dense_step,
+    find_products,
     judge,
     peak_bytes,
     prove,
+    run_product,
     start,
     study,
     train,
 )
-from tilewright.machine.subject import Subject, is_recommender, load_subject
 from tilewright.machine.tpu import hbm, study_on_tpu
 from tilewright.render import bytes_text, seconds_text
 from tilewright.targets import Target

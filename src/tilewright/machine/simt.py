@@ -11,9 +11,9 @@ import numpy as np
 
 from tilewright.hlo import Program, StepTime, TimeRow, XlaValues, optimize, report
 from tilewright.isa import Compiled, MachineReport, MatrixUnitConfig, compile, roofline
+from tilewright.machine.model import Subject
 from tilewright.machine.results import Change, Check, Held, Memory, Misfit, Moved, Studied, ranked
 from tilewright.machine.stages import largest_difference
-from tilewright.machine.subject import Subject
 from tilewright.render import bytes_text, count_text, percent_text, table
 
 NANOSECOND = 1e-9

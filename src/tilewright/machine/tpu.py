@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tilewright import hlo
+from tilewright.machine.model import Subject
 from tilewright.machine.results import Change, Check, Held, Memory, Misfit, Moved, Studied, ranked
 from tilewright.machine.stages import REWRITING_TARGET
-from tilewright.machine.subject import Subject
 from tilewright.render import bytes_text, percent_text, seconds_text
 from tilewright.targets import Target
 

@@ -109,7 +109,7 @@ def train(
     deliver(Answer(fitted.to_json, lambda: _lines(fitted)), where, forms)
 
 
-def _watched(job: machine.FitJob, name: str) -> machine.Fitted:
+def _watched(job: machine.FitJob, name: str) -> Any:
     """Train, with a line of progress on a terminal and a remark for every checkpoint."""
     told: set[str] = set()
 
@@ -140,7 +140,7 @@ def _watched(job: machine.FitJob, name: str) -> machine.Fitted:
             return machine.fit(job, watch)
 
 
-def _lines(fitted: machine.Fitted) -> Iterator[Line]:
+def _lines(fitted: Any) -> Iterator[Line]:
     done, job = fitted.trained, fitted.job
     if not done.losses:
         yield f"nothing to do: step {fitted.first} is the last one asked for"
@@ -159,7 +159,7 @@ def _lines(fitted: machine.Fitted) -> Iterator[Line]:
         yield f"checkpoints: {', '.join(map(str, fitted.saved))} in {job.checkpoint}"
 
 
-def _page(fitted: machine.Fitted, in_turn: machine.Fitted | None) -> str:
+def _page(fitted: Any, in_turn: Any | None) -> str:
     """Loss curves, and what they are of."""
     losses = fitted.trained.losses
     facts = [
@@ -377,7 +377,7 @@ def _tables_lines(made: embed.Exported) -> Iterator[Line]:
     yield Table(headings, rows)
 
 
-def _judged_lines(made: machine.Quantised) -> Iterator[Line]:
+def _judged_lines(made: Any) -> Iterator[Line]:
     yield from _tables_lines(made.exported)
     before, after = made.before, made.after
     change = after.auc / before.auc - 1

@@ -1,4 +1,4 @@
-"""`tilewright isa step` and `explain`: through a program one instruction at a time; what an instruction does."""
+"""`tilewright isa step`, `explain` and `profile`: a program one instruction at a time, and which costs what."""
 
 from __future__ import annotations
 
@@ -17,7 +17,12 @@ from tilewright import isa
 from tilewright.cli.isa import machine
 from tilewright.cli.streams import Json, progress, read_text
 from tilewright.errors import UsageError
-from tilewright.render.delivery import Answer, Output, deliver, remark, show
+from tilewright.render.delivery import Answer, Form, Line, Output, deliver, remark, show
+from tilewright.render.drawing import Bar, bar_chart
+from tilewright.render.formats import Kind, count_text, percent_text
+from tilewright.render.markup import Html
+from tilewright.render.page import Card, Page, Step, cards, paragraph, steps
+from tilewright.render.tables import Table, table
 
 _LEAVE = ("quit", "q", "exit")
 
@@ -205,3 +210,174 @@ def _source(source: str) -> tuple[str, int | None]:
     if source == "-" or os.path.isfile(source) or source.endswith(".tasm"):
         return read_text(source), None
     return source, None
+
+
+# Which line of a program costs what, and which lines of memory it touches.
+
+
+_HEADINGS: tuple[tuple[str, Kind, str], ...] = (
+    ("pc", "number", "Address."),
+    ("instruction", "code", "Canonical text, behind its labels."),
+    ("times", "count", "Times executed."),
+    ("cycles", "count", "Cycles it held the issue queue, by the model: its turn, and what it waited for."),
+    ("share", "percent", "Of all cycles."),
+    ("steps", "count", "Math issues of mm."),
+    ("macs", "count", "Multiplications of an element of A by one of B."),
+    ("lines", "count", "Cache lines that mm touched, and ld and st asked for."),
+    ("L1 misses", "count", "Lines of mm that were not in L1."),
+    ("L2 misses", "count", "Of these, not in L2 either."),
+    ("waits for", "text", "Why it held the queue longer than its turn, the longest first."),
+)
+
+
+def profile(
+    file: machine.File,
+    tensors: machine.Tensors,
+    heat: Annotated[str | None, "--heat NAME", "Draw how often each line of this tensor was accessed."] = None,
+    misses: Annotated[bool, "Draw the L1 misses of mm instead of all accesses."] = False,
+    top: Annotated[int, Option(min=0, help="Only so many instructions, the most cycles first; 0: all.")] = 0,
+    every_pe: machine.EveryPe = False,
+    pe: Annotated[
+        int | None, Option(min=0, help="With --every-pe: this element's lines and heat, not all together.")
+    ] = None,
+    settings: machine.Settings = None,
+    out: Annotated[
+        str | None,
+        "-o",
+        "--out FILE",
+        "FILE.svg: the picture of --heat; FILE.html: all on a page; FILE.json, FILE.csv: all numbers.",
+    ] = None,
+    as_json: Json = False,
+) -> int:
+    """Count a run instruction by instruction: times, cycles and why, lines, misses; draw a tensor's lines."""
+    where = Output(out, as_json, ".csv", ".svg", ".html", ".json")
+    if where.suffix == ".svg" and heat is None:
+        raise UsageError("a picture of which tensor?", where="-o", how="--heat NAME")
+    config = machine.configured(settings)
+    if pe is not None and (not every_pe or pe >= config.pes):
+        raise UsageError(f"--pe {pe} of {config.pes if every_pe else 1}", how="--every-pe, --set pes=N; count from 0")
+    program = isa.assemble(read_text(file), config)
+    memory = tensors.arrays(program)
+    if heat is not None and heat not in memory:
+        raise UsageError(f"unknown tensor {heat!r}", where="--heat", how=f"known: {', '.join(memory) or 'none'}")
+    with progress(file) as bar:
+        every = isa.profile(*machine.work(program, memory, config, every_pe), watch=machine.watch(bar, 0))
+    chosen = every if pe is None or not every.pes else every.pes[pe]
+    kind = "misses" if misses else "accesses"
+    drawn = heat is not None and out is None
+    forms: dict[str, Form] = {
+        ".csv": chosen.to_csv,
+        ".svg": lambda: chosen.heat(heat or "").to_svg(kind) + "\n",
+        ".html": lambda: _page(chosen, file, (heat,) if heat else chosen.tensors),
+    }
+
+    def lines() -> Iterator[Line]:
+        yield from _lines(chosen, top)
+        if drawn:
+            yield from ("", lambda width: chosen.heat(heat or "").to_text(kind, width))
+
+    deliver(Answer(lambda: _value(chosen, heat), lines), where, forms)
+    errors = [error for part in every.pes or (every,) for error in part.result.errors]
+    machine.remark_errors(errors)
+    return 1 if errors else 0
+
+
+def _value(profile: Any, tensor: str | None) -> dict[str, Any]:
+    """All numbers; of the tensor those lines that were accessed, by number."""
+    value: dict[str, Any] = profile.to_dict()
+    if tensor is None:
+        return value
+    heat = profile.heat(tensor)
+    rows = [[n, *row] for n, row in enumerate(heat.lines.tolist()) if any(row)]
+    columns = ["line", "touches", "misses", "l2_misses", "loads", "stores"]
+    lines = {"tensor": heat.name, "line": list(heat.layout.line), "columns": columns, "lines": rows}
+    return value | {"heat": lines}
+
+
+def _lines(profile: Any, top: int) -> Iterator[Line]:
+    """The ``top`` instructions (0: all), the processing elements, and what they waited for."""
+    shown = profile.hottest[:top] if top else profile.lines
+    yield from (Table(_HEADINGS, [*(_row(profile, line) for line in shown), _totals(profile)]), "")
+    if profile.pes:
+        yield Table(machine.PES, [machine.pe_row(part.result) for part in profile.pes])
+        yield f"\n{profile.result.cycles:,} cycles until the last of them was done (PE {profile.number})"
+    of = f" of {len(profile.pes)} elements" if profile.pes else ""
+    yield machine.account_text(f"the issue queue{of}", profile.totals.queue)
+    yield machine.account_text(f"the math unit{of} was idle", profile.totals.stalls)
+
+
+def _row(profile: Any, line: Any) -> tuple[object, ...]:
+    label = "".join(f"{name}: " for name in line.labels)
+    waits = ", ".join(f"{reason} {n:,}" for reason, n in line.waits.items())
+    cycles = profile.totals.cycles
+    share = line.cycles / cycles if cycles else None
+    shown = (line.counts.steps, line.counts.macs, machine.lines_of(line), line.counts.l1_misses, line.counts.l2_misses)
+    return (line.pc, f"{label}{line.text}", line.executed, line.cycles, share, *(n or None for n in shown), waits)
+
+
+def _totals(profile: Any) -> tuple[object, ...]:
+    sums = profile.totals
+    head = (None, "the whole run", sums.executed, sums.cycles, 1.0 if sums.cycles else None, sums.counts.steps)
+    return (*head, sums.counts.macs, machine.lines_of(sums), sums.counts.l1_misses, sums.counts.l2_misses, "")
+
+
+def _on_page(row: tuple[object, ...]) -> tuple[object, ...]:
+    """A row for the page: every reason to wait stays in one piece with its cycles."""
+    return (*row[:-1], ", ".join(part.replace(" ", "\u00a0") for part in str(row[-1]).split(", ")))
+
+
+def _chart(profile: Any) -> Html:
+    """The longest lines, by what the queue did: the run's two longest waits and the others together."""
+    sums = profile.totals
+    queue = sums.queue
+    first = sorted((reason for reason in queue if reason != "issued"), key=lambda reason: -queue[reason])[:2]
+    hot = [line for line in profile.hottest if 200 * line.cycles >= sums.cycles][:10]
+    bars = []
+    for line in hot:
+        shown = [line.queue[reason] for reason in ("issued", *first)]
+        bars.append(Bar(f"{line.pc}: {line.text}", (*shown, line.cycles - sum(shown))))
+    parts = ("issued", *(f"waiting: {reason}" for reason in first), "other waits")
+    return bar_chart(bars, title="Cycles of the issue queue", parts=parts, width=900)
+
+
+def _hottest(profile: Any) -> list[Step]:
+    """The lines that take most cycles, each with what it waits for."""
+    whole = profile.totals.cycles or 1
+    found = []
+    for line in profile.hottest[:3]:
+        waits = sorted(line.waits.items(), key=lambda wait: -wait[1])[:3]
+        why = "waits: " + ", ".join(f"{reason} {count_text(n)}" for reason, n in waits) if waits else ""
+        worth = f"{count_text(line.cycles)} cycles ({percent_text(line.cycles / whole)})"
+        found.append(Step(f"Line {line.pc}: {line.text}", why=why, worth=worth))
+    return found
+
+
+def _page(profile: Any, file: str, names: tuple[str, ...]) -> str:
+    r, config = profile.totals, profile.result.state.config
+    facts = [("program", file), ("threads", str(config.threads)), ("instructions", f"{len(profile.lines):,}")]
+    facts += [("processing elements", str(len(profile.pes)))] if profile.pes else []
+    page = Page("Which line costs what", "a run of the matrix unit, counted", facts=facts, wide=True)
+    of = f"cycles of {len(profile.pes)} elements" if profile.pes else "cycles"
+    figures = [Card("cycles", f"{profile.result.cycles:,}", "by the model" + ", the last element" * bool(profile.pes))]
+    figures += [Card("multiplying", f"{r.math_cycles:,}", of)]
+    figures += [Card("executed", f"{r.executed:,}", "instructions")]
+    missed = f"{r.counts.l1_misses:,} missed L1, {r.counts.l2_misses:,} L2"
+    figures += [Card("lines of B", f"{r.counts.l1_touches:,}", missed)]
+    page.section("look", "What to look at", steps(_hottest(profile)))
+    page.section("run", "The run", cards(figures), _chart(profile))
+    if profile.pes:
+        rows = [_on_page(machine.pe_row(part.result)) for part in profile.pes]
+        page.section("pes", "Every processing element", table(machine.PES, rows))
+    columns = [heading for heading in _HEADINGS if heading[0] != "share"]
+    rows = [_on_page((*row[:4], *row[5:])) for row in (_row(profile, line) for line in profile.hottest)]
+    caption = "The most cycles first; by pc it is the program. Every column adds up to the whole run."
+    page.section("lines", "Every instruction", table(columns, rows, caption=caption))
+    for number, name in enumerate(names):
+        heat = profile.heat(name)
+        pictures = [heat.drawing().svg()]
+        pictures += [heat.drawing("misses").svg()] if heat.totals["misses"] else []
+        page.section(f"heat-{number}", f"Lines of {name}", *pictures)
+    if not names:
+        page.section("heat", "Lines of memory", paragraph("No line of any tensor was accessed."))
+    page.data("profile", {"schema_version": 1, **profile.to_dict()})
+    return page.html()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import zipfile
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -50,7 +51,7 @@ def run(
 
     FILE may be a model that `isa compile -o FILE.bundle` wrote: --tensor 0=FILE.npy gives its first argument.
     """
-    if isa.is_bundle(file):
+    if file != "-" and zipfile.is_zipfile(file):
         return _run_bundle(file, tensors.tensor, save, as_json)
     where = Output(out, as_json, ".pftrace", stdout=False)
     config = machine.configured(settings)

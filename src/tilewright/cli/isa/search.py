@@ -83,7 +83,7 @@ def tune(
     return _deliver(tuning, call, top, where, _checked(tuning) if check else None)
 
 
-def _deliver(tuning: isa.Tuning, call: str, top: int, where: Output, checked: dict[str, Any] | None = None) -> int:
+def _deliver(tuning: Any, call: str, top: int, where: Output, checked: dict[str, Any] | None = None) -> int:
     """The ranking, and the exit code; ``call``: the best choice as a command; ``checked``: of a run with values."""
 
     def lines() -> Iterator[Line]:
@@ -101,7 +101,7 @@ def _deliver(tuning: isa.Tuning, call: str, top: int, where: Output, checked: di
     return 0 if checked is None or (checked["same_cycles"] and checked["value_equals_numpy"]) else 1
 
 
-def _checked(tuning: isa.Tuning) -> dict[str, Any]:
+def _checked(tuning: Any) -> dict[str, Any]:
     """The choice on the machine, values and all."""
     p = tuning.problem
     a, b = random_array((p.m, p.k), tuning.dtype, 0), random_array((p.k, p.n), tuning.dtype, 1)
@@ -111,11 +111,11 @@ def _checked(tuning: isa.Tuning) -> dict[str, Any]:
     return {**cycles, "value_equals_numpy": difference(result.value, a, b, p.k)[0]}
 
 
-def _name(tuning: isa.Tuning, tuned: Any) -> str:
+def _name(tuning: Any, tuned: Any) -> str:
     return f"{tuned.choice}  (default)" if tuned is tuning.default else str(tuned.choice)
 
 
-def _row(tuning: isa.Tuning, tuned: Any) -> tuple[object, ...]:
+def _row(tuning: Any, tuned: Any) -> tuple[object, ...]:
     cycles, default, counts, name = tuned.cycles, tuning.default.cycles, tuned.counts, _name(tuning, tuned)
     if counts is None or tuned.stalls is None:
         words = "cannot run" if tuned.refused else "left out"
@@ -126,7 +126,7 @@ def _row(tuning: isa.Tuning, tuned: Any) -> tuple[object, ...]:
     return (*numbers, *waits, counts.l1_touches, counts.dram_bytes, counts.a_bytes_loaded)
 
 
-def _shown(tuning: isa.Tuning, top: int) -> list[Any]:
+def _shown(tuning: Any, top: int) -> list[Any]:
     """The first of those that were timed, and the default wherever it stands."""
     first = list(tuning.timed[:top])
     return first if tuning.default in first else [*first, tuning.default]
@@ -149,7 +149,7 @@ def _account(tuned: Any) -> tuple[int, ...]:
     return tuned.math_cycles, *waits, sum(stalls.values()) - sum(waits)
 
 
-def _page(tuning: isa.Tuning, call: str) -> str:
+def _page(tuning: Any, call: str) -> str:
     p, best = tuning.problem, tuning.best
     facts = [("machine", f"{p.config.pes} x {p.config.threads} threads"), ("elements", tuning.dtype)]
     page = Page(p.title[0].upper() + p.title[1:], "by the matrix unit", facts=facts, wide=True)
@@ -319,7 +319,7 @@ def explore(
     deliver(answer, where, {".html": found.to_html})
 
 
-def _exploration_lines(found: isa.Exploration) -> Iterator[Line]:
+def _exploration_lines(found: Any) -> Iterator[Line]:
     yield Table(*found.table())
     fast, even = found.fastest, found.balanced
     yield f"\nfastest: {fast.name}; least product of cycles, energy and area: {even.name}"

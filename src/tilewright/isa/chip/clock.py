@@ -1,4 +1,4 @@
-"""Time, as a model: in-order issue, one token per register, a two-phase ``mm``. Results never depend on it.
+"""Time, as a model: buses, in-order issue, one token per register, a two-phase ``mm``. Results never depend on it.
 
 Cycles are integers and the same in every run. The model follows the specification's issue section; its latencies are
 the configuration's, each with its source in the target file ``simt.toml``. Two accounts are kept, and each adds up to
@@ -9,16 +9,173 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
 
-from tilewright.isa.chip.port import MemoryPort
-from tilewright.isa.kernels.records import TIMING
-from tilewright.isa.language.config import MatrixUnitConfig
+from tilewright.isa.kernels.records import (
+    ACCOUNTS,
+    DRAM_WINDOWS,
+    L2_BUS,
+    L2_WINDOWS,
+    MEMORY,
+    WINDOW_SHIFT,
+    WINDOWS,
+    Record,
+)
+from tilewright.isa.language.config import DRAMS, MatrixUnitConfig
+from tilewright.isa.language.counts import Moved
 from tilewright.isa.language.instructions import UNITS
 from tilewright.trace import Args, Counter, Event, Instant, Slice, Track
+
+Array = np.ndarray[Any, Any]
+_AT, _COUNTERS = ACCOUNTS.places, [f.name for f in fields(Moved)]
+
+
+@dataclass(eq=False)
+class MemoryPort:
+    """The memory system as one processing element sees it: what it has asked of L2 and device memory, in cycles.
+
+    Reads come first: ``read`` is the end of those asked for. DMA comes second (``urgent``: reads and DMA), lines that
+    were stored to last (``work``: everything). So no bus is idle while it has something to do, none carries more than
+    it can, and a run ends when all of it is done.
+
+    ==================  ================================================================================
+    ``chip``            what all ports have together: L2, its dirty lines, banks, and windows of the buses
+    ``numbers``         the record ACCOUNTS
+    ``last``            the line that each thread loaded last
+    ``several``         whether there are other elements, so that windows of the buses are shared
+    ``waiting``         with several: (cycle, cycles) of stores whose lines have yet to go back
+    ``transferred``     when the last of its DMA transfers is done
+    ==================  ================================================================================
+    """
+
+    config: MatrixUnitConfig
+    chip: Any = field(repr=False)
+    numbers: Array = field(default_factory=lambda: np.zeros(len(ACCOUNTS.names), np.int64))
+    last: Array = field(default_factory=lambda: np.zeros(0, np.int64))
+    several: bool = False
+    waiting: list[tuple[int, int]] = field(default_factory=list)
+    transferred: int = 0
+
+    def __post_init__(self) -> None:
+        self.last = np.full(self.config.threads, -1, np.int64)
+        self._links: Record | None = None
+
+    def cycles(self, size: int, rate: int) -> int:
+        """Of ``size`` bytes on a bus of ``rate`` bytes a cycle."""
+        return -(-size * self.config.slots // rate)
+
+    @property
+    def links(self) -> Record:
+        """What kernels are given: the record MEMORY."""
+        if self._links is None:
+            chip, c = self.chip, self.config
+            dram, line = DRAMS.get(c.dram), c.line_bytes
+            values: dict[str, Any] = dict.fromkeys(MEMORY.names, 0) | {"line_bytes": line}
+            values |= {"accounts": self.numbers, "last": self.last, "l2": chip.l2.cells, "dirty": chip.dirty}
+            values |= {"l2_line": self.cycles(line, c.l2_bytes_per_cycle)}
+            values |= {"dram_line": self.cycles(line, c.dram_bytes_per_cycle)}
+            values |= dict(zip(("rows", "bank_free", "activated"), chip.banks, strict=True))
+            if self.several and c.slots == 1:
+                values |= dict(zip(("l2_windows", "dram_windows"), chip.windows, strict=True))
+            if dram is not None:
+                values |= {"banks": dram.banks, "row_shift": max(0, (dram.row_bytes // line).bit_length() - 1)}
+                values |= {name: dram.cycles(name) for name in ("rcd", "rp", "ras")}
+            self._links = Record(MEMORY, values)
+        return self._links
+
+    def relink(self) -> None:
+        """Forget the kernels' record of the chip's arrays, which were replaced by larger ones."""
+        self._links = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy has tables of its own."""
+        return self.__dict__ | {"_links": None}
+
+    def _account(self, name: str) -> int:
+        return int(self.numbers[_AT[name]])
+
+    def count(self, **more: int) -> None:
+        """Add to the counters of :class:`Moved` and ACCOUNTS, by name."""
+        for name, number in more.items():
+            self.numbers[_AT[name]] += number
+
+    def begin(self) -> None:
+        """A load or store begins: nothing has arrived, and no line was written."""
+        self.numbers[_AT["arrived"]] = self.numbers[_AT["written"]] = 0
+
+    def idle_until(self, cycle: int) -> None:
+        """Let every bus be busy until ``cycle``, when a program starts: nothing it reads comes sooner."""
+        for name in ("read", "urgent", "work", "l2_free", "l2_work"):
+            self.numbers[_AT[name]] = max(self._account(name), cycle)
+        if self.several:
+            window, gone = cycle >> WINDOW_SHIFT, cycle & ((1 << WINDOW_SHIFT) - 1)
+            for ring in self.chip.windows:
+                own = ring[2 * (window & (WINDOWS - 1)) :][:2]
+                if own[0] <= window:
+                    own[:] = window, max(int(own[1]) if own[0] == window else 0, gone)
+
+    @property
+    def arrived(self) -> int:
+        """When what the last load asked of device memory is there (0: it asked for nothing)."""
+        arrived = self._account("arrived")
+        return arrived + self.config.dram_latency if arrived else 0
+
+    def over_l2(self, start: int, size: int) -> int:
+        """Move bytes between L2 and the registers; the cycle at which they are over the bus."""
+        return self._take_bus(L2_BUS, start, self.cycles(size, self.config.l2_bytes_per_cycle))
+
+    def _take_bus(self, which: int, start: int, cycles: int) -> int:
+        from tilewright.isa.kernels.memory_kernels import take_bus
+
+        return int(take_bus(self.links.numbers, which, start, cycles))
+
+    def write_back(self, start: int) -> None:
+        """The lines of a store go back to device memory when that has nothing else to do."""
+        written = self._account("written")
+        size = written * self.config.line_bytes
+        cycles = written * self.cycles(self.config.line_bytes, self.config.dram_bytes_per_cycle)
+        self.count(dram_c=size)
+        if self.several and self.config.slots == 1:
+            self.waiting += [(start, cycles)] if cycles else []
+        else:
+            self.numbers[_AT["work"]] = max(self._account("work"), start) + cycles
+
+    def transfer(self, now: int, start: int, size: int) -> int:
+        """A page that DMA moves, asked for at ``now``, its turn at ``start``; when it is done."""
+        c = self.config
+        dram, l2 = (self.cycles(size, rate) for rate in (c.dram_bytes_per_cycle, c.l2_bytes_per_cycle))
+        done = start + c.dma_latency + max(dram, l2)
+        self.count(l2_dma=size, dram_dma=size)
+        if self.several and self.config.slots == 1:
+            for which, cycles in ((L2_WINDOWS, l2), (DRAM_WINDOWS, dram)):
+                done = max(done, self._take_bus(which, start + c.dma_latency, cycles))
+        else:
+            for name, cycles in (("urgent", dram), ("work", dram), ("l2_work", l2)):
+                self.numbers[_AT[name]] = max(self._account(name), now) + cycles
+            done = max(done, self._account("urgent") + c.dma_latency, self._account("l2_work"))
+        self.transferred = max(self.transferred, done)
+        return done
+
+    def settled(self) -> int:
+        """The cycle at which everything asked for so far is done, and stored lines are in device memory."""
+        done = max(self._account("read"), self._account("l2_free"), self.transferred)
+        if not self.several or self.config.slots > 1:
+            return max(done, self._account("work"), self._account("l2_work"))
+        for start, cycles in self.waiting:
+            done = max(done, self._take_bus(DRAM_WINDOWS, start, cycles))
+        self.waiting.clear()
+        return done
+
+    @property
+    def moved(self) -> Moved:
+        return Moved(**{name: self._account(name) for name in _COUNTERS})
+
+
+# Time: in-order issue, one token per register, a two-phase mm.
+
 
 LOADER, QUEUE_LANE, IDLE, CACHES = "loader", "issue queue waits", "math idle", ("L1 misses", "L2 misses", "DRAM bytes")
 """Lanes of a processing element beside those of its units."""
@@ -54,7 +211,6 @@ MATH_STALLS = {
 CAUSES = ("arithmetic", "load", "product")
 """Units that make registers, as reasons to wait for one."""
 _ARITHMETIC, _LOAD, _PRODUCT = range(3)
-_STEP = TIMING.places["step_cycles"]
 
 
 @dataclass
@@ -197,63 +353,6 @@ class Clock:
         times = (c.l1_ports, c.l1_latency, c.l2_latency, c.dram_latency, step_cycles, column_cycles)
         return np.array(times, np.int64)
 
-    def mm(
-        self,
-        name: str,
-        reads: Iterable[slice],
-        a: slice,
-        products: slice,
-        page_ready: int,
-        traffic: np.ndarray[Any, Any],
-        deep: np.ndarray[Any, Any],
-        step_of: np.ndarray[Any, Any],
-        steps: int,
-        times: np.ndarray[Any, Any],
-    ) -> None:
-        """Memory issue, then math issue step by step, or all at once with ``math_issue='instruction'``.
-
-        ``reads``: registers of the addresses; ``a`` and ``products``: those of the math issue. ``traffic``: lines
-        touched, L1 misses and L2 misses of every column, ``deep``: the lines of the last ones; ``step_of``: its step.
-        ``times``: :meth:`line_times`.
-        The queue stands still until A is there; A may be overwritten once the first math issue has read it.
-        """
-        from tilewright.isa.kernels.memory_kernels import issue_columns
-
-        self.until(*self._last_ready(reads))
-        if len(self.in_flight) >= self.config.bcast_depth:
-            self.until(self.in_flight.popleft(), "depth")
-        self.until(page_ready, "page")
-        # Products another unit made must be there too.
-        operands_ready = max(int(self.tokens[a].max()), int(self.foreign[products].max(initial=0)))
-        start, math_free = self._issue_next(), self.free[1]
-        if self.config.math_issue != "step":  # every column belongs to the same wait
-            times[_STEP] *= steps
-            step_of, steps = np.zeros_like(step_of), 1
-        free, out = np.array(self.free, np.int64), np.empty(3, np.int64)
-        memory = self.port.links.numbers
-        issue_columns(memory, deep, traffic, step_of, start, operands_ready, free, times, out)
-        self.free = free.tolist()
-        first, for_columns, for_a = out.tolist()
-        if first < 0:  # no step: the math unit never heard of it
-            self._finish("math", name, start, start + 1)
-            return
-        idle = max(0, start - math_free)
-        self.math["no mm"] += idle
-        self.math["columns of B"] += for_columns
-        self.math["A"] += for_a
-        self.until(operands_ready, "A")
-        early = self.tokens[a] < first
-        self.causes[a][early] = _PRODUCT
-        self.tokens[a][early] = self.foreign[a][early] = first
-        self._mark_ready((products,), self.free[1], _PRODUCT)
-        self.in_flight.append(self.free[1])
-        self.math_busy += steps * int(times[_STEP])
-        self._finish("math", name, first, self.free[1])
-        if self.tracing:
-            lines, l1, l2 = traffic.sum(axis=0).tolist()
-            facts = (("columns", len(traffic)), ("lines", lines), ("L1 misses", l1), ("L2 misses", l2))
-            self._draw_mm(name, start, (math_free, first), (idle, for_columns, for_a), facts)
-
     def wait(self, name: str, until: int) -> None:
         """Stand still until a DMA transfer is done."""
         self.step("control", name)
@@ -276,22 +375,43 @@ class Clock:
             end = f"the timeline ends here, after {MOST_EVENTS} events"
             self.lanes.append(Instant(Track(self.name, QUEUE_LANE), end, self.issue))
 
-    def _draw_mm(self, name: str, start: int, free: tuple[int, int], waits: tuple[int, int, int], facts: Args) -> None:
-        """Lanes of one ``mm`` that has steps: its loads, why the math unit was idle before and in it, the caches.
+    def draw_mm(
+        self,
+        name: str,
+        now: int,
+        waits: dict[str, int],
+        math: tuple[int, int],
+        idle: dict[str, int],
+        traffic: np.ndarray[Any, Any],
+    ) -> None:
+        """Lanes of one ``mm``: itself, its loads, why queue and math unit waited, the caches.
 
-        ``free``: when the math unit was free before, and its first issue; ``waits``: cycles without mm, for columns and
-        for A; ``facts``: columns, lines touched, and misses of L1 and L2.
+        ``now``: the next issue before it; ``waits``: cycles of the queue by reason, in order, "A" behind the issue;
+        ``math``: when the math unit was free before, and its first issue (-1: none); ``idle``: why it waited;
+        ``traffic``: lines touched, L1 misses and L2 misses of every column.
         """
-        idle, columns, operand = waits
-        before, first = free
+        (before, first), (lines, l1, l2) = math, traffic.sum(axis=0).tolist()
+        for reason, cycles in waits.items():
+            now += (1 + self.config.fetch_cycles) * (reason == "A")
+            self._draw(QUEUE_LANE, reason, now, now + cycles)
+            now += cycles
+        start = now - waits["A"] - 1 - self.config.fetch_cycles
+        if first < 0:  # no step: the math unit never heard of it
+            self._finish("math", name, start, start + 1)
+            return
+        self._finish("math", name, first, self.free[1])
+        facts = (("columns", len(traffic)), ("lines", lines), ("L1 misses", l1), ("L2 misses", l2))
         self._draw(LOADER, name, start, max(self.free[0], start + 1), facts)
-        self._draw(IDLE, "no mm", before, before + idle)
-        self._draw(IDLE, "A", before + idle, before + idle + operand)
-        rest = (first - before) - idle - operand
-        self._draw(IDLE, "columns of B", first - rest, first)
+        at = before
+        for reason in ("no mm", "A"):
+            self._draw(IDLE, reason, at, at + idle[reason])
+            at += idle[reason]
+        self._draw(IDLE, "columns of B", at, first)
         # What is left of the waits for columns lies between steps: drawn at the end, where the lane is free.
-        self._draw(IDLE, "columns of B", self.free[1] - (columns - rest), self.free[1])
-        numbers = dict(facts)
-        for lane, fact, scale in zip(CACHES, ("L1 misses", "L2 misses", "L2 misses"), (1, 1, self.config.line_bytes)):
-            at = self._totals[lane] = self._totals.get(lane, 0) + int(numbers[fact]) * scale
-            self._add_event(self.lanes, Counter(Track(self.name, lane), start, at, "bytes" if scale > 1 else "lines"))
+        rest = idle["columns of B"] - (first - at)
+        self._draw(IDLE, "columns of B", self.free[1] - rest, self.free[1])
+        for lane, more, unit in zip(
+            CACHES, (l1, l2, l2 * self.config.line_bytes), ("lines", "lines", "bytes"), strict=True
+        ):
+            total = self._totals[lane] = self._totals.get(lane, 0) + more
+            self._add_event(self.lanes, Counter(Track(self.name, lane), start, total, unit))

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import UsageError
-from tilewright.isa.chip.clock import Clock
-from tilewright.isa.chip.port import MemoryPort
+from tilewright.isa.chip.clock import Clock, MemoryPort
 from tilewright.isa.chip.segments import (
     ABSENT,
     LOADED,

@@ -71,8 +71,7 @@ def _check_copy(execution: Execution, step: Step) -> None:
         return
     want = folded_array(execution.value(value), groups) if value is not root else None
     if want is None:
-        own = execution.recipes.in_table(root, execution.lowering.places[root][0].table)
-        want = folded_array(execution.resolve(own), groups)
+        want = folded_array(execution.in_table(root, execution.lowering.places[root][0].table), groups)
     if have.tobytes() != want.view(have.dtype).tobytes():
         where = np.argwhere(have != want.view(have.dtype))
         raise CheckFailed(f"layer {step.name} (copy of {source.table}): wrong from {where[0].tolist()} of {table} on")

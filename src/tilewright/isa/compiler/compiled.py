@@ -1,26 +1,46 @@
-"""``isa.compile``, and a compiled model: its listing, its layers, running, checking and saving it."""
+"""``isa.compile``, and a compiled model: its listing, its layers, running, checking and saving it.
+
+Its file is a zip archive: ``bundle.json`` has the program as StableHLO and the machine, its arguments stand beside it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+import io
+import json
+import zipfile
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tilewright.errors import CheckFailed, UsageError
+from tilewright.errors import CheckFailed, TilewrightError, UsageError
 from tilewright.files import write_whole
 from tilewright.hlo import Program, array_dtype, from_jax, load, operations_of, sample_arrays
-from tilewright.isa.compiler.bundle import bundle_bytes
 from tilewright.isa.compiler.checking import check_step
-from tilewright.isa.compiler.planning import SHARE, L2Plan, bytes_of, l2_plan, listing, schedule
 from tilewright.isa.compiler.report import Layer, MachineReport
-from tilewright.isa.compiler.running import Execution, Watch, checked_arguments
+from tilewright.isa.compiler.running import (
+    SHARE,
+    Execution,
+    L2Plan,
+    Watch,
+    bytes_of,
+    checked_arguments,
+    l2_plan,
+    listing,
+    schedule,
+)
 from tilewright.isa.language.config import MatrixUnitConfig, checked_config
 from tilewright.isa.lowering.layers import lower
 from tilewright.isa.lowering.tables import Lowering
+from tilewright.reading import check_archive, open_bytes, parse, text_of, typed
 
 Array = np.ndarray[Any, Any]
+VERSION = 3
+"""Of a compiled model's file."""
+_MOST_MEMORY = 1 << 30
 WHOLE_MODELS = MatrixUnitConfig(kb_mode="chunk")
 """The machine that models are compiled for unless another is given: kb threads take kb chunks of A at a time.
 
@@ -92,9 +112,13 @@ class Compiled:
 
         Without arguments: as for :meth:`check`.
         """
-        execution = Execution(self.lowering, self.config)
-        execution.begin(self._given(args, kwargs))
-        write_whole(path, bundle_bytes(execution))
+        file = io.BytesIO()
+        data = {"version": VERSION, "config": asdict(self.config), "program": self.program.text}
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+            archive.writestr("bundle.json", json.dumps(data))
+            for number, array in enumerate(self._given(args, kwargs)):
+                archive.writestr(f"argument {number}", np.ascontiguousarray(array).tobytes())
+        write_whole(path, file.getvalue())
 
     def _given(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Array]:
         if args or kwargs or not self.lowering.reading.block.arguments:
@@ -148,3 +172,67 @@ def compile(program_or_fn: Any, *args: Any, config: MatrixUnitConfig | None = No
         kind = type(program_or_fn).__name__
         raise UsageError(f"a {kind} to compile", how="give a function, a Program, or StableHLO text")
     return Compiled(program, config, lower(operations_of(program), config, apart=program.signature is None))
+
+
+@dataclass
+class Bundle:
+    """A compiled model read from a file: ``compiled`` anew, with the ``arguments`` it was saved with."""
+
+    compiled: Compiled
+    arguments: list[Array]
+
+    @property
+    def config(self) -> MatrixUnitConfig:
+        """The machine."""
+        return self.compiled.config
+
+    def run(self, arguments: Mapping[int, Any] | None = None) -> tuple[tuple[Array, ...], MachineReport]:
+        """(results, report) with the file's own arguments, those given by number taking their places."""
+        arrays = dict(enumerate(self.arguments))
+        for number, given in (arguments or {}).items():
+            own, array = arrays.get(number), np.asarray(given)
+            if own is None or own.shape != array.shape or own.dtype != array.dtype:
+                wanted = "no such argument" if own is None else f"{own.dtype}{list(own.shape)}"
+                raise UsageError(f"argument {number} is {array.dtype}{list(array.shape)}", how=wanted)
+            arrays[number] = array
+        results, report = self.compiled.run(*arrays.values())
+        return tuple(results), report
+
+
+@dataclass
+class _Content:
+    """``bundle.json``, its types checked."""
+
+    version: int
+    config: dict[str, Any]
+    program: str
+
+
+def load_bundle(path: str | Path) -> Bundle:
+    """A compiled model that :meth:`Compiled.save` wrote; ``.run()`` runs it with the arguments it was saved with.
+
+    Raises :class:`UsageError` for another file, or a damaged one.
+    """
+    where = str(path)
+    try:
+        with open_bytes(path) as file, zipfile.ZipFile(file) as archive:
+            check_archive(archive, where)
+            value = parse(text_of(archive.read("bundle.json"), where), "JSON", where)
+            version = value.get("version") if isinstance(value, dict) else None
+            if version != VERSION:
+                raise UsageError(f"a compiled model of version {version}", where=where, how="compile it again")
+            data = typed(value, _Content, where)
+            known = {f.name for f in fields(MatrixUnitConfig)}  # fields of other versions are left out
+            own: dict[str, Any] = {
+                key: tuple(v) if isinstance(v, list) else v for key, v in data.config.items() if key in known
+            }
+            compiled = compile(load(data.program.encode()), config=MatrixUnitConfig(**own))
+            if (size := sum(bytes_of(compiled.lowering).values())) > _MOST_MEMORY:
+                raise UsageError(f"its tables take {size} bytes, and {_MOST_MEMORY} is the most that is simulated")
+            taken = enumerate(compiled.lowering.reading.block.arguments)
+            arrays = [np.frombuffer(archive.read(f"argument {n}"), array_dtype(v)).reshape(v.sizes) for n, v in taken]
+    except TilewrightError as error:
+        raise UsageError(error.what, where=where, how=error.how) from None
+    except (OSError, EOFError, KeyError, ValueError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+        raise UsageError(f"not a compiled model: {error}", where=where) from None
+    return Bundle(compiled, arrays)

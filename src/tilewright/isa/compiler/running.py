@@ -1,132 +1,245 @@
-"""A compiled model on one chip: the host fills memory, starts every step's programs, and takes the results.
-
-:class:`ChipRun` needs tables and steps only, as a saved model has them; :class:`Execution` runs what was just lowered.
-"""
+"""A compiled model on one chip: the plan of L2, and the host that fills memory, starts programs and takes results."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from math import prod
-from types import SimpleNamespace
-from typing import Annotated, Any
+from typing import Any
 
-import msgspec
 import numpy as np
 
 from tilewright.errors import UsageError
 from tilewright.hlo import Value, array_dtype
 from tilewright.isa.chip.segments import Storage, make_storage
 from tilewright.isa.chip.state import make_page, map_page, move_in, unmap_page
-from tilewright.isa.compiler.planning import planned_stays
 from tilewright.isa.compiler.report import Layer, MachineReport
 from tilewright.isa.execute.machine import Machine
 from tilewright.isa.execute.operands import numpy_type
 from tilewright.isa.language.config import MatrixUnitConfig
 from tilewright.isa.language.counts import Counts, Moved, Traffic, energy, math_cycles_at_least
+from tilewright.isa.language.program import MachineProgram
 from tilewright.isa.lowering.reading import LAYOUT
-from tilewright.isa.lowering.sources import Groups, Stay, Step, Table
+from tilewright.isa.lowering.sources import Stay, Step, Table
 from tilewright.isa.lowering.tables import Lowering, apply_layout, folded_array, unfolded_array
-from tilewright.isa.multiply.matmul import MatmulPlan, stored_weights
+from tilewright.isa.multiply.matmul import stored_weights
 
-Array = np.ndarray[Any, Any]
-MOST_MEMORY = 1 << 30
-Size = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
-_Few = Annotated[int, msgspec.Meta(ge=1, le=1 << 16)]
+# Which tables stand in L2, where, and from which step to which. What a step makes is put where its users find it in L2
+# if there is room until the last of them; what the host placed in device memory comes to L2 by DMA while the step
+# before its reader runs. Three quarters of L2 are for such pages; the rest (and what pages leave) caches lines.
 
-
-@dataclass
-class Recipe:
-    """How a value comes about: an array, a table, or the elements ``of`` another under other names."""
-
-    array: str | None = None
-    of: Recipe | None = None
-    name: str = ""
-    attributes: dict[str, tuple[int | tuple[int, ...], ...]] = field(default_factory=dict)
-    shape: tuple[Size, ...] = ()
-    table: str = ""
-    groups: Groups = ()
-    dtype: str = ""
-
-    @property
-    def root(self) -> str | None:
-        """The array it is made of, None where it is a table's."""
-        return self.array if self.of is None else self.of.root
+SHARE = 0.75
+"""Of L2, what pages may take."""
 
 
-@dataclass
-class Held:
-    """What the host puts into a table; ``arranged``: element bytes, kb and block_a of a convolution's weights."""
+@dataclass(frozen=True)
+class L2Plan:
+    """What stands in L2: ``stays`` within ``room`` bytes; ``steps``: the layers' names.
 
-    value: Recipe
-    groups: Groups
-    arranged: tuple[_Few, _Few, _Few] | None
-
-
-class Recipes:
-    """A lowered program's values as recipes; ``kept``: names of arguments, constants and what XLA makes on the host."""
-
-    def __init__(self, lowering: Lowering) -> None:
-        reading, self.lowering = lowering.reading, lowering
-        self.kept = {value: f"argument {n}" for n, value in enumerate(reading.block.arguments)}
-        self.kept |= {value: f"constant {n}" for n, value in enumerate(reading.constants)}
-        for step in (step for step in lowering.steps if step.fallback):
-            self.kept |= {value: f"{step.name} {n}" for n, value in enumerate(step.outputs)}
-
-    def of(self, value: Value) -> Recipe:
-        """The recipe of one value."""
-        if value in self.kept:
-            return Recipe(self.kept[value])
-        node, places = value.operation, self.lowering.places.get(value)
-        if node is not None and node.name in LAYOUT:
-            plain = {key: own for key, own in node.attributes.items() if isinstance(own, tuple)}
-            return Recipe(None, self.of(node.operands[0]), node.name, plain, value.sizes)
-        if not places:
-            raise UsageError(f"{value!r} is nowhere")
-        return self.in_table(value, places[0].table)
-
-    def in_table(self, value: Value, table: str) -> Recipe:
-        """The recipe of a value that this table has."""
-        groups, dtype = self.lowering.groups[table], array_dtype(value).name
-        return Recipe(shape=value.sizes, table=table, groups=groups, dtype=dtype)
-
-    def held(self) -> dict[str, Held]:
-        """By table, what the host puts there."""
-        held = {}
-        for table in self.lowering.tables.values():
-            if table.held is not None:
-                (value, groups), plan = table.held, table.weights
-                arranged = None if plan is None else (plan.element_bytes, plan.kb, plan.block_a)
-                held[table.name] = Held(self.of(value), groups, arranged)
-        return held
-
-
-@dataclass
-class ChipRun:
-    """A run of ``steps`` over ``tables``; ``stays``: what stands in L2 from which step to which.
-
-    ``arrays``: what the host has, by name; ``held``: what of it stands in tables; ``fetched``: tables it has read.
+    ``spans``: for tables that could stand there, the steps from the first to the last that use them; ``sizes``: bytes.
+    What the host placed for the very first step could not: nothing runs while it comes.
     """
 
-    tables: Mapping[str, Table]
-    steps: Sequence[Step]
+    stays: tuple[Stay, ...]
+    sizes: dict[str, int]
+    room: int
+    steps: tuple[str, ...]
+    spans: dict[str, tuple[int, int]]
+
+    @property
+    def live(self) -> tuple[int, ...]:
+        """For each step, bytes of the tables that are in L2."""
+        return self._bytes_per_step([(stay.first, stay.last, stay.size) for stay in self.stays])
+
+    @property
+    def left(self) -> dict[str, int]:
+        """Tables that found no place at any time, with their bytes: the largest first."""
+        placed = {stay.table for stay in self.stays}
+        away = {name: self.sizes[name] for name in self.spans if name not in placed}
+        return dict(sorted(away.items(), key=lambda item: -item[1]))
+
+    @property
+    def asked(self) -> tuple[int, ...]:
+        """For each step, bytes of all tables that could be in L2."""
+        return self._bytes_per_step([(*span, self.sizes[name]) for name, span in self.spans.items()])
+
+    def _bytes_per_step(self, spans: Sequence[tuple[int, int, int]]) -> tuple[int, ...]:
+        """The sum of the sizes of these (first step, last step, bytes) during every step."""
+        steps = range(len(self.steps))
+        return tuple(sum(size for first, last, size in spans if first <= step <= last) for step in steps)
+
+
+def l2_plan(lowering: Lowering, sizes: dict[str, int], room: int) -> L2Plan:
+    """What stands in L2, and what is left out; ``sizes``: bytes of the tables, ``room``: bytes of L2 for them.
+
+    First fit: what is made first, and of what is brought in for a step the smaller first.
+    """
+    uses = _uses(lowering.steps, lowering.tables)
+    roots = [lowering.reading.root(value) for value in lowering.reading.results]
+    wanted = {lowering.places[root][0].table for root in roots if lowering.places.get(root)}
+    asked, spans = [], {}
+    for table, own in uses.items():
+        size, held = sizes.get(table, 0), lowering.tables[table].held is not None
+        # Of neighbouring steps that read it the first; one at the begin: nothing runs while it comes.
+        firsts = [n for last, n in zip([-2, *own.reads], own.reads) if n > max(last + 1, own.begin)]
+        begins = [n - 1 for n in firsts] if held else [own.begin]
+        if size and begins:
+            spans[table] = (begins[0], max([*own.reads, *(() if held else own.host)], default=begins[0]))
+        if not 0 < size <= room:
+            continue
+        if held:
+            asked += [(n - 1, 1, size, table, n, True, False) for n in firsts]
+        else:
+            host = [n for n in own.host if n > own.begin]
+            last = min([*(n - 1 for n in host), max(own.reads, default=own.begin)])
+            asked.append((own.begin, 0, size, table, last, False, bool(host) or table in wanted))
+    stays: list[Stay] = []
+    for first, _, size, table, last, comes, leaves in sorted(asked):
+        if comes and any(s.table == table and s.first <= last and first <= s.last for s in stays):
+            continue
+        begin = _free(stays, first, last, size, room)
+        if begin is not None:
+            stays.append(Stay(table, begin, size, first, last, comes, leaves))
+    steps = tuple(step.name for step in lowering.steps)
+    return L2Plan(tuple(stays), sizes, room, steps, spans)
+
+
+@dataclass
+class _Use:
+    """The step before which a table's values are there, the steps on the machine that read it, those on the host."""
+
+    begin: int
+    reads: list[int]
+    host: list[int]
+
+
+def _uses(steps: Sequence[Step], tables: dict[str, Table]) -> dict[str, _Use]:
+    def base(name: str) -> str:
+        return tables[name].base or name
+
+    uses = {name: _Use(0, [], []) for name, table in tables.items() if not table.base}
+    begun: set[str] = set()
+    for number, step in enumerate(steps):
+        for name in dict.fromkeys(map(base, step.writes)):
+            if name not in begun:
+                begun.add(name)
+                uses[name].begin = number
+            uses[name].reads.append(number)
+        for name in dict.fromkeys(map(base, step.reads)):
+            (uses[name].host if step.fallback else uses[name].reads).append(number)
+        if step.fallback:
+            made = set(step.outputs)
+            for name, table in tables.items():
+                if table.held is not None and table.held[0] in made:
+                    uses[name].begin = number + 1
+    return uses
+
+
+def _free(stays: Sequence[Stay], first: int, last: int, size: int, room: int) -> int | None:
+    """The lowest byte of L2 from which ``size`` bytes are free during all of these steps, or None."""
+    begin = 0
+    for stay in sorted((s for s in stays if s.first <= last and first <= s.last), key=lambda s: s.begin):
+        if stay.begin - begin >= size:
+            break
+        begin = max(begin, stay.begin + stay.size)
+    return begin if begin + size <= room else None
+
+
+def planned_stays(lowering: Lowering) -> tuple[Stay, ...]:
+    """The stays in L2 of the machine it was lowered for."""
+    config = lowering.config
+    l2 = config.l2_bytes // config.line_bytes * config.line_bytes
+    return l2_plan(lowering, bytes_of(lowering), int(l2 * SHARE)).stays
+
+
+def bytes_of(lowering: Lowering) -> dict[str, int]:
+    """Bytes of every table that is no view, by its name."""
+    own = [table for table in lowering.tables.values() if not table.base]
+    return {table.name: placed(lowering, table).total_bytes for table in own}
+
+
+def placed(lowering: Lowering, table: Table) -> Storage:
+    """The storage of a table: how it lies in memory."""
+    nothing = np.broadcast_to(np.zeros((), numpy_type(table.dtype)), table.shape)
+    return make_storage(table.name, nothing, 0, lowering.config.line_bytes)
+
+
+# A compiled model as text.
+
+
+def listing(lowering: Lowering) -> str:
+    """Layers in order; a program that several jobs share is written once."""
+    numbers: dict[MachineProgram, int] = {}
+    lines = [f"# {len(lowering.steps)} layers", "", schedule(lowering), ""]
+    for table in lowering.tables.values():
+        how = f": {table.base} under another shape" if table.base else ""
+        how = how or (": placed by the host" if table.held is not None else "")
+        lines.append(f"table {table.name} {placed(lowering, table).map}{how}")
+    for step in lowering.steps:
+        lines += ["", *_step(step, lowering, numbers)]
+    return "\n".join(lines)
+
+
+def schedule(lowering: Lowering) -> str:
+    """Layers in order; before and after each, what becomes of tables in L2."""
+    stays, lines = planned_stays(lowering), []
+    for number, step in enumerate(lowering.steps):
+        for stay in (stay for stay in stays if stay.first == number):
+            place = f"bytes {stay.begin:,} to {stay.begin + stay.size:,} of L2"
+            lines.append(f"  before: {stay.table} {f'comes to {place} by DMA' if stay.comes else f'has {place}'}")
+        who = sorted({job.pe for job in step.jobs})
+        where = "the host" if step.fallback else f"PE {who[0]}" if len(who) == 1 else f"PEs {who[0]} to {who[-1]}"
+        reads, writes = (", ".join(dict.fromkeys(tables)) or "nothing" for tables in (step.reads, step.writes))
+        lines.append(f"{number + 1} {step.name} on {where}: reads {reads}, writes {writes}")
+        for stay in (stay for stay in stays if stay.last == number):
+            lines.append(f"  after: {stay.table} {'goes to device memory by DMA' if stay.leaves else 'is given up'}")
+    return "\n".join(lines)
+
+
+def _step(step: Step, lowering: Lowering, numbers: dict[MachineProgram, int]) -> list[str]:
+    lines = [f"layer {step.name} ({step.unit})" + (f": left to XLA, {step.fallback}" if step.fallback else "")]
+    shown: list[str] = []
+    for job in step.jobs:
+        first = job.program not in numbers
+        number = numbers.setdefault(job.program, len(numbers))
+        windows = ", ".join(f"{name} = {table}{part}" for name, table, part in job.windows)
+        lines.append(f"  PE {job.pe} runs program {number}: {windows}")
+        if first:
+            shown += [f"  program {number}:", *(f"    {line}" for line in str(job.program).splitlines())]
+    return lines + shown
+
+
+# Running: the host fills memory, starts every step's programs, and takes the results.
+
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass
+class Execution:
+    """A run of a lowered model; ``stays``: what stands in L2 from which step to which.
+
+    ``known``: the values that the host has; ``fetched``: tables it has read.
+    """
+
+    lowering: Lowering
     config: MatrixUnitConfig
     machine: Machine = field(init=False)
     stays: tuple[Stay, ...] = ()
-    arrays: dict[str, Array] = field(default_factory=dict)
-    held: dict[str, Held] = field(default_factory=dict)
+    known: dict[Value, Array] = field(default_factory=dict)
     fetched: dict[str, Array] = field(default_factory=dict)
     layers: list[Layer] = field(default_factory=list)
     host_bytes: int = 0
 
-    def fill(self) -> dict[str, Storage]:
-        """Memory as it stands before the first step: what the host has in its tables, zeros in the others."""
-        contents = {name: self._placed(own) for name, own in self.held.items() if own.value.root in self.arrays}
+    def begin(self, arguments: Sequence[Array]) -> None:
+        """Fill memory as it is before the first step: what the host has in its tables, zeros in the others."""
+        reading, tables = self.lowering.reading, self.lowering.tables
+        self.known = reading.constants | dict(zip(reading.block.arguments, arguments, strict=True))
+        contents = {table.name: self._placed(table) for table in self._held(set(self.known))}
         self.machine = Machine(self.config)
         chip = self.machine.chip
         tensors: list[tuple[str, Array, dict[str, Any]]] = []
-        for table in self.tables.values():
+        for table in tables.values():
             if not table.base:
                 zeros = np.broadcast_to(np.zeros((), numpy_type(table.dtype)), table.shape)
                 tensors.append((table.name, contents.get(table.name, zeros), {}))
@@ -134,45 +247,43 @@ class ChipRun:
         for storage in chip.add_all(tensors) if tensors else []:
             for page in range(storage.map.num_pages):
                 map_page(chip, storage, page)
-        for table in self.tables.values():
+        for table in tables.values():
             if table.base:
                 base = chip.storages[table.base]
                 nothing = np.broadcast_to(np.zeros((), numpy_type(table.dtype)), table.shape)
                 view = make_storage(table.name, nothing, base.home, self.config.line_bytes)
                 chip.storages[table.name] = replace(view, table=base.table)
-        return chip.storages
+        self.stays = planned_stays(self.lowering)
 
-    def place(self, table: str, array: Array) -> None:
-        """Let the host write a table in device memory."""
-        chip = self.machine.chip
-        storage = chip.storages[table]
-        into = chip.store[storage.home : storage.home + storage.total_bytes]
-        storage.map.pack(array, out=into.view(storage.map.numpy_dtype))
-        chip.forget(storage.home, storage.total_bytes)
-        self.machine.link(storage.total_bytes)
+    def _held(self, roots: set[Value]) -> list[Table]:
+        """The tables that the host fills with elements of these values."""
+        tables = self.lowering.tables.values()
+        return [t for t in tables if t.held is not None and self.lowering.reading.root(t.held[0]) in roots]
 
-    def _placed(self, own: Held) -> Array:
+    def _placed(self, table: Table) -> Array:
         """The array that the host puts into a table."""
-        array = folded_array(self.resolve(own.value), own.groups)
-        if own.arranged is None:
-            return array
-        e, kb, block = own.arranged
-        return stored_weights(MatmulPlan(1, 1, 1, "", "", e, 1, kb, False, "k_outer", 1, self.config, block), array)
+        assert table.held is not None
+        value, groups = table.held
+        array = folded_array(self.value(value), groups)
+        return array if table.weights is None else stored_weights(table.weights, array)
 
-    def resolve(self, recipe: Recipe) -> Array:
-        """The array that a recipe describes; what a table has the host reads over its link."""
-        if recipe.array is not None:
-            return self.arrays[recipe.array]
-        if recipe.of is not None:
-            if recipe.name not in LAYOUT or prod(recipe.shape) > MOST_MEMORY:
-                raise UsageError(f"a value is {recipe.name!r} of another, which no layout is")
-            result = SimpleNamespace(sizes=recipe.shape)
-            node: Any = SimpleNamespace(name=recipe.name, attributes=recipe.attributes, result=result)
-            return apply_layout(node, self.resolve(recipe.of))
-        if recipe.table not in self.fetched:  # once: it may be given up afterwards
-            self.fetched[recipe.table] = self.machine.tensor(recipe.table)
-            self.machine.link(self.fetched[recipe.table].nbytes)
-        return unfolded_array(self.fetched[recipe.table], recipe.shape, recipe.groups, element_dtype(recipe.dtype))
+    def value(self, value: Value) -> Array:
+        """A value as the host sees it: its own, named otherwise, or fetched from the machine."""
+        if value in self.known:
+            return self.known[value]
+        node, places = value.operation, self.lowering.places.get(value)
+        if node is not None and node.name in LAYOUT:
+            return apply_layout(node, self.value(node.operands[0]))
+        if not places:
+            raise UsageError(f"{value!r} is nowhere")
+        return self.in_table(value, places[0].table)
+
+    def in_table(self, value: Value, table: str) -> Array:
+        """A value that a table has, which the host reads over its link."""
+        if table not in self.fetched:  # once: it may be given up afterwards
+            self.fetched[table] = self.machine.tensor(table)
+            self.machine.link(self.fetched[table].nbytes)
+        return unfolded_array(self.fetched[table], value.sizes, self.lowering.groups[table], array_dtype(value))
 
     def arrivals(self, number: int) -> None:
         """Bring tables to L2, or give them room there, before a step."""
@@ -202,7 +313,7 @@ class ChipRun:
 
     def step(self, number: int, check: Callable[[Step], None] | None = None) -> None:
         """Run and count one step; ``check`` is called before any of its values is given up."""
-        step = self.steps[number]
+        step = self.lowering.steps[number]
         machine, pes = self.machine, self.machine.chip.pes
         before = self._counted()
         started, errors, wall = machine.now, sum(len(pe.errors) for pe in pes), time.perf_counter()
@@ -244,16 +355,17 @@ class ChipRun:
 
     def on_host(self, step: Step) -> None:
         """Let XLA compute a step, from what the machine made."""
-        given, made = self.compute(step)
-        self.arrays |= made
-        self.host_bytes += sum(array.nbytes for array in (*given, *made.values()))
-        for name, own in self.held.items():
-            if own.value.root in made:
-                self.place(name, self._placed(own))
-
-    def compute(self, step: Step) -> tuple[list[Array], dict[str, Array]]:
-        """What XLA takes for a step, and what it makes, by name."""
-        raise NotImplementedError
+        given = [self.value(v) for v in step.inputs]
+        made = self.lowering.reading.xla.of(step.nodes, step.inputs, step.outputs, given)
+        self.known |= dict(zip(step.outputs, made, strict=True))
+        self.host_bytes += sum(array.nbytes for array in (*given, *made))
+        chip = self.machine.chip
+        for table in self._held(set(step.outputs)):
+            storage = chip.storages[table.name]
+            into = chip.store[storage.home : storage.home + storage.total_bytes]
+            storage.map.pack(self._placed(table), out=into.view(storage.map.numpy_dtype))
+            chip.forget(storage.home, storage.total_bytes)
+            self.machine.link(storage.total_bytes)
 
     def report(self) -> MachineReport:
         moved = tuple(self.machine.chip.dma.transfers)
@@ -262,47 +374,6 @@ class ChipRun:
 
 Watch = Callable[[int, int, str], None]
 """Called with steps done, steps in all, and the name of the one that begins."""
-
-
-class Execution(ChipRun):
-    """A run of a model that was just lowered."""
-
-    def __init__(self, lowering: Lowering, config: MatrixUnitConfig) -> None:
-        super().__init__(lowering.tables, lowering.steps, config)
-        self.lowering, self.recipes = lowering, Recipes(lowering)
-
-    def begin(self, arguments: Sequence[Array]) -> None:
-        """Fill memory as it is before the first step."""
-        reading = self.lowering.reading
-        known = reading.constants | dict(zip(reading.block.arguments, arguments, strict=True))
-        self.arrays = {self.recipes.kept[value]: array for value, array in known.items()}
-        self.held = self.recipes.held()
-        self.fill()
-        self.stays = planned_stays(self.lowering)
-
-    def value(self, value: Value) -> Array:
-        """A value as the host sees it: its own, named otherwise, or fetched from the machine."""
-        return self.resolve(self.recipes.of(value))
-
-    def compute(self, step: Step) -> tuple[list[Array], dict[str, Array]]:
-        """What XLA takes for a step, and what it makes, by name."""
-        given = [self.value(v) for v in step.inputs]
-        made = self.lowering.reading.xla.of(step.nodes, step.inputs, step.outputs, given)
-        return given, {self.recipes.kept[v]: array for v, array in zip(step.outputs, made, strict=True)}
-
-
-def element_dtype(name: str) -> np.dtype[Any]:
-    """A numpy type by its name, those of ml_dtypes too; UsageError for what is none of numbers."""
-    import ml_dtypes
-
-    narrow = getattr(ml_dtypes, name, None) if name.isidentifier() else None
-    try:
-        dtype = np.dtype(narrow if isinstance(narrow, type) else name)
-    except TypeError:
-        dtype = np.dtype(object)
-    if dtype.kind in "OSUMm" or dtype.hasobject or dtype.names is not None or not dtype.itemsize:
-        raise UsageError(f"no element type is called {name[:60]!r}")
-    return dtype
 
 
 def checked_arguments(lowering: Lowering, arguments: Sequence[Any]) -> list[Array]:

@@ -10,26 +10,31 @@ many rounds come together.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from tilewright.isa.chip.clock import MATH_STALLS, QUEUE
 from tilewright.isa.chip.segments import Segment
 from tilewright.isa.chip.state import Pe
-from tilewright.isa.execute.conversions import NAN
 from tilewright.isa.execute.memory import transfer_record
-from tilewright.isa.execute.operands import all_loaded, grid_index, number, numpy_type, uniform_source
-from tilewright.isa.execute.tensor import Roles, assign_roles, columns_of, factor_of, macs_counter
+from tilewright.isa.execute.operands import NAN, all_loaded, grid_index, number, numpy_type, uniform_source
+from tilewright.isa.execute.tensor import (
+    KernelState,
+    Roles,
+    assign_roles,
+    columns_of,
+    factor_of,
+    macs_counter,
+    walk_values,
+)
 from tilewright.isa.kernels import records
-from tilewright.isa.kernels.records import Record, address, int64_tables
+from tilewright.isa.kernels.records import Record, address
+from tilewright.isa.language.config import MatrixUnitConfig
 from tilewright.isa.language.program import Instruction, Label, MachineProgram, Operand, Register
 from tilewright.kernels.threads import in_pieces
 
 Array = np.ndarray[Any, Any]
-_ACCOUNTS = (records.COUNTS.names, records.TRAFFIC.names, tuple(QUEUE), tuple(MATH_STALLS))
-_FLIGHT = len(records.CLOCK.names)
 _PAGES = frozenset(("ptmap", "ptdel", "dmain", "dmaout", "dmawait", "dmastat"))
 """Instructions after which pages may be elsewhere, or on their way."""
 _WINDOWS = frozenset(("segbase", "segsize"))
@@ -80,8 +85,7 @@ class Sums:
     keep: Array
     columns: tuple[Array, Array, Array]
     types: tuple[str, str]
-    wanted: bool = True
-    retaining: bool = True
+    config: MatrixUnitConfig
     known: tuple[Any, list[Array], bool] | None = None
 
     @classmethod
@@ -101,7 +105,7 @@ class Sums:
         b = _side(room, "B", ka * roles.local, width * e, rounds)
         fill = Record(records.FILL, {"k": 0, "rounds": 0, "columns": -1, "steps": 0})
         values: dict[str, Any] = {"depth": roles.depth, "element_bytes": e, "width": width, "columns": n}
-        values |= {"floats": roles.type_a[0] not in "su", "bypasses": c.retention == "bypass"}
+        values |= {"floats": roles.type_a[0] not in "su"}
         values |= {"chunk": roles.chunk, "first": roles.first, "local": roles.local}
         values |= {"rows": rows, "ka": ka, "kb": kb, "first_thread": c.first_compute}
         values |= {"row_stride": row_stride, "a_stride": a_stride, "b_stride": b_stride, "step_cycles": step_cycles}
@@ -111,7 +115,7 @@ class Sums:
         values |= {"part": part, "index": index, "order": order, "active": active, "on": np.ones(n, bool)}
         values |= {"presents": presents, "rounds": rounds}
         values |= {"reach": np.zeros(n, records.REACH.dtype), "times": np.zeros(1, records.TIMES.dtype)}
-        tables = {"sequence": n, "step_of": n, "begins": 2 * n, "out": (n, 3), "deep": n * roles.depth}
+        tables = {"sequence": n, "step_of": n, "out": (n, 3), "deep": n * roles.depth}
         values |= {name: np.zeros(shape, np.int64) for name, shape in tables.items()} | {"deep_count": 0}
         values |= {"macs": records.ACCOUNTS.places[macs_counter(roles.type_a)]}
         for name, side in (("a", a), ("b", b)):
@@ -126,8 +130,7 @@ class Sums:
             keep,
             (part, index, active),
             (roles.type_a, roles.type_b),
-            wanted=c.values,
-            retaining=c.retention != "off",
+            c,
         )
 
     @property
@@ -137,22 +140,11 @@ class Sums:
 
     def record(self, segment: Segment, dim: int, store: Array) -> Record:
         """What the kernel is told of an ``mm`` over this segment along this dim; ``store``: the chip's memory."""
-        storage, table = segment.storage, segment.table
-        retains = dim == 1 and self.retaining
-        if retains:
-            segment.begin_retention()
-        values: dict[str, Any] = {"dim": dim, "retains": retains, "dims": len(segment.sizes), "store": store}
-        values |= int64_tables(sizes=segment.sizes, starts=segment.starts, phys=table.phys)
-        values |= int64_tables(pages_of=storage.pages_of, offsets_of=storage.offsets_of)
-        values |= {"in_l2": table.in_l2, "page_elements": segment.map.page_elements}
-        values |= {"line_shift": (segment.map.line_elements * segment.element_bytes).bit_length() - 1}
-        values |= {"selected": segment.selected, "awaited": segment.awaited, "at_first": segment.at_first}
-        values |= {"walk": segment.walk, "elements": len(segment.selected), "lines": len(segment.awaited)}
-        return Record(records.MM, values | {"inside": int(segment.sizes.prod())}, like=self.shared)
+        return Record(records.MM, walk_values(segment, dim, store, self.config), like=self.shared)
 
     def add(self, file: tuple[Any, ...]) -> None:
         """Add what the buffers hold to the registers (``Pe.words``)."""
-        if self.wanted and self.fill["rounds"] > 0:
+        if self.config.values and self.fill["rounds"] > 0:
             self._add(file)
         self.reset()
 
@@ -260,14 +252,12 @@ def _side(room: dict[str, Array], name: str, rows: int, length: int, rounds: int
 # The processing element and its program.
 
 
-@dataclass(eq=False)
-class BlockState:
+class BlockState(KernelState):
     """A processing element and its program as the kernel takes them, arrays by address.
 
     ================  ====================================================================================
     ``code``          the instructions, with the records of loads, stores and ``mm``
     ``compiled``      which of them the kernel runs
-    ``accounts``      what it counted since :meth:`flush_counts`
     ``sums``          buffers for products, by what ``mm`` that share them have in common; ``room``: their memory
     ``prepared``      records and fields beside them, by what they were made for
     ``refused``       instructions the kernel cannot run as segments and pages are now
@@ -275,18 +265,23 @@ class BlockState:
     ================  ====================================================================================
     """
 
-    record: Record
-    uniform: Array
-    clock: Array
-    accounts: tuple[Array, Array, Array, Array]
-    program: MachineProgram
-    code: Array
-    compiled: list[bool]
-    sums: dict[Any, Sums] = field(default_factory=dict)
-    room: dict[str, Array] = field(default_factory=dict)
-    prepared: dict[Any, tuple[Record, list[int]]] = field(default_factory=dict)
-    refused: list[tuple[int, int]] = field(default_factory=list)
-    irregular: Counter[int] = field(default_factory=Counter)
+    def __init__(self, pe: Pe, program: MachineProgram, code: Array) -> None:
+        c, self.program, self.code = pe.config, program, code.copy()
+        self.uniform = np.zeros(c.uniform_registers, np.int64)
+        self.compiled = (code["op"] != records.OTHER).tolist()
+        self.sums: dict[Any, Sums] = {}
+        self.room: dict[str, Array] = {}
+        self.prepared: dict[Any, tuple[Record, list[int]]] = {}
+        self.refused: list[tuple[int, int]] = []
+        self.irregular: Counter[int] = Counter()
+        assert pe.predicates.dtype == bool
+        assert pe.clock.causes.dtype == np.int8
+        values: dict[str, Any] = {"registers": c.registers, "code": self.code, "count": len(code)}
+        values |= {"alu_latency": c.alu_latency, "load_latency": c.l2_latency, "ports": c.l1_ports}
+        values |= {"file": pe.file, "pitch": pe.file.strides[0], "threads": c.threads, "loaders": c.loader_threads}
+        values |= {"predicates": pe.predicates, "predicate_pitch": pe.predicates.strides[0], "uniform": self.uniform}
+        values |= {"dram_latency": c.dram_latency, "slots": c.slots, "l2_rate": c.l2_bytes_per_cycle}
+        super().__init__(pe, values)
 
     @classmethod
     def of(cls, pe: Pe, program: MachineProgram, code: Array) -> BlockState | None:
@@ -294,64 +289,26 @@ class BlockState:
         # Overflow and the order of floats matter to some types only: prepare sees to them.
         if pe.clock.tracing or pe.heat is not None or set(pe.config.slowing) - {"overflow", "float_order"}:
             return None
-        c, uniform, code = pe.config, np.zeros(pe.config.uniform_registers, np.int64), code.copy()
-        for pc in np.flatnonzero(code["op"] == records.SEGMENT).tolist():
-            name = str(program.instructions[pc].operands[1]).removeprefix("$")
-            code["x"][pc] = handle = pe.names.get(name, 0)
-            code["op"][pc] = records.SEGMENT if handle else records.OTHER
-        clock = np.zeros(_FLIGHT + c.bcast_depth + 1, np.int64)
-        counts, traffic, queue, math = (np.zeros(len(names), np.int64) for names in _ACCOUNTS)
-        assert pe.predicates.dtype == bool
-        assert pe.clock.causes.dtype == np.int8
-        values: dict[str, Any] = dict.fromkeys(records.BLOCK.names, 0) | {"registers": c.registers}
-        values |= {"code": code, "count": len(code)}
-        values |= {"alu_latency": c.alu_latency, "load_latency": c.l2_latency, "ports": c.l1_ports}
-        values |= {"file": pe.file, "pitch": pe.file.strides[0], "threads": c.threads, "loaders": c.loader_threads}
-        values |= {"predicates": pe.predicates, "predicate_pitch": pe.predicates.strides[0], "uniform": uniform}
-        values |= {"dram_latency": c.dram_latency, "causes": pe.clock.causes}
-        values |= {"counts": counts, "traffic": traffic, "clock": clock, "queue": queue, "math": math}
-        values |= int64_tables(tokens=pe.clock.tokens, foreign=pe.clock.foreign, l1=pe.l1.cells, l2=pe.chip.l2.cells)
-        values |= {"memory": pe.clock.port.links, "slots": c.slots, "l2_rate": c.l2_bytes_per_cycle}
-        values["fetch"] = c.fetch_cycles
-        accounts, compiled = (counts, traffic, queue, math), (code["op"] != records.OTHER).tolist()
-        return cls(Record(records.BLOCK, values), uniform, clock, accounts, program, code, compiled)
+        return cls(pe, program, code)
 
     def load(self, pe: Pe, most: int) -> None:
         """Copy what changes from instruction to instruction from the processing element to the kernel's record."""
-        clock, flight = self.clock, list(pe.clock.in_flight)
         self.record["pc"], self.record["executed"], self.record["most"] = pe.pc, pe.executed, most
         self.record["columns"], self.record["rows"] = pe.columns, -1 if pe.rows is None else pe.rows
-        self.record["product"], (self.record["walked"], self.record["walked_in"]) = pe.product, pe.walked
         self.uniform[:] = pe.uniform
-        clock[: _FLIGHT + len(flight)] = [pe.clock.issue, pe.clock.end, *pe.clock.free, 0, len(flight), *flight]
+        self.load_clock(pe)
 
     def write_back(self, pe: Pe) -> None:
         """Copy it back to the processing element, but for the counts (:meth:`flush_counts`)."""
         pe.pc = pe.next_pc = self.record["pc"]
         pe.executed = self.record["executed"]
         self._write_numbers(pe)
-        issue, end, lsu, math, bus, busy, flight, *ends = self.clock.tolist()
-        pe.clock.issue, pe.clock.end, pe.clock.free = issue, end, [lsu, math, bus]
-        pe.clock.math_busy += busy
-        pe.clock.in_flight.clear()
-        pe.clock.in_flight.extend(ends[:flight])
+        self.write_clock(pe)
 
     def _write_numbers(self, pe: Pe) -> None:
-        """Uniform registers, the shape of an ``mm``, and which product it is for."""
+        """Uniform registers, and the shape of an ``mm``."""
         rows = self.record["rows"]
         pe.uniform, pe.columns, pe.rows = self.uniform.tolist(), self.record["columns"], None if rows < 0 else rows
-        pe.product, pe.walked = self.record["product"], (self.record["walked"], self.record["walked_in"])
-
-    def flush_counts(self, pe: Pe) -> None:
-        """Add what was counted to the accounts of the processing element."""
-        into: Any = pe.counts.__dict__, pe.traffic.__dict__, pe.clock.queue, pe.clock.math
-        misses = pe.counts.l2_misses
-        for names, numbers, account in zip(_ACCOUNTS, self.accounts, into, strict=True):
-            for name, more in zip(names, numbers.tolist(), strict=True):
-                account[name] += more
-        pe.counts.dram_bytes += (pe.counts.l2_misses - misses) * pe.config.line_bytes
-        for numbers in self.accounts:
-            numbers[:] = 0
 
     def invalidate_after(self, pe: Pe, instruction: Instruction) -> None:
         """Forget records that an instruction, whose own function was called, made invalid."""
@@ -414,23 +371,16 @@ class BlockState:
     def _move(self, pe: Pe, instruction: Instruction, row: Any, segment: Segment) -> Record | None:
         first, dims, c, storing = int(row["number"]), len(segment.sizes), pe.config, instruction.name == "st"
         shared = storing and pe.clock.port.several and c.slots == 1  # stores that wait for windows of a bus
-        if shared or row["x"] + dims > c.registers or int(instruction.suffix("t") or 0) >= dims:
+        one_by_one = instruction.name == "ldb" and row["y_kind"] == 2
+        if shared or one_by_one or row["x"] + dims > c.registers or int(instruction.suffix("t") or 0) >= dims:
             return None
         words = int(row["y"]) if row["y_kind"] == 0 else c.registers - first
         most, limit = words * 4 // segment.element_bytes, int(instruction.suffix("n") or 0)
         row["limit"] = min(most, limit or most)
         counted = [range(row["y"], row["y"] + 1)] if row["y_kind"] == 2 else []
         _note_registers(row, range(first, first + max(0, words)), *counted, range(row["x"], row["x"] + dims))
-        threads = 1 if instruction.name == "ldb" else c.threads
-        at, counts = np.zeros((threads, dims), np.int64), np.zeros(threads, np.int64)
-        record = transfer_record(pe, segment, instruction, at, counts, storing)
-        if instruction.name == "ldb":  # one thread's, to a place from which all take it
-            if row["y_kind"] == 2:
-                return None
-            place = np.zeros(max(0, words), np.int32)
-            record["registers"] = address(place, np.int32)
-            record.kept.append(place)
-        return record
+        at, counts = np.zeros((c.threads, dims), np.int64), np.zeros(c.threads, np.int64)
+        return transfer_record(pe, segment, instruction, at, counts, storing)
 
     def _multiply(self, pe: Pe, instruction: Instruction, row: Any, segment: Segment) -> Record | None:
         c = pe.config
@@ -479,8 +429,6 @@ _ENCODED = {
     "br": records.BR,
     "jump": records.JUMP,
     "nop": records.NOP,
-    "tid": records.TID,
-    "segment": records.SEGMENT,
     "setmm": records.SETMM,
     "clr": records.CLR,
     "ld": records.LD,
@@ -542,8 +490,6 @@ def _encode(pe: Pe, instruction: Instruction, labels: dict[str, int], row: Any) 
         row["written"] = _place(pe, destination)
     if op == records.LOOP_BACK:
         row["x_place"] = row["written"]
-        return
-    if op == records.SEGMENT:  # its handle is the processing element's to say
         return
     for name, source in zip("xy", operands, strict=False):
         _source(pe, row, name, source)

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import UsageError
-from tilewright.isa.chip.parts import Part
 from tilewright.isa.chip.segments import (
+    Part,
     Segment,
     Storage,
     checked_name,

@@ -34,8 +34,6 @@ from tilewright.isa.language.program import Instruction
 
 Array = np.ndarray[Any, Any]
 _WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32}
-_SEEN_AS = {"ld": "loads", "ldb": "loads", "st": "stores"}
-"""What a profile calls an access."""
 
 
 @dataclass
@@ -94,22 +92,8 @@ def transfer_record(
     values |= {"dim": dim, "stride": stride, "element_bytes": e, "dirty": table.dirty}
     values |= {"line_shift": (segment.map.line_elements * e).bit_length() - 1, "registers": first}
     values |= {"pitch": pe.file.strides[0], "store": pe.chip.store}
-    values |= {"in_l2": table.in_l2, "memory": pe.clock.port.links}
-    return Record(records.TRANSFER, {**values, "elements": 0, "lines": 0})
-
-
-def _transfer_elements(pe: Pe, instruction: Instruction, access: _Access) -> tuple[int, int] | None:
-    """Move all elements by one kernel call: (elements present, lines); None where the configuration asks for more."""
-    from tilewright.isa.kernels.memory_kernels import transfer
-
-    segment, storing = access.segment, instruction.name == "st"
-    c = pe.config
-    one_by_one = pe.written is not None or c.loads_through_l1 or c.page_hit_cycles or c.page_miss_cycles
-    if one_by_one or not all_loaded(segment):
-        return None
-    record = transfer_record(pe, segment, instruction, access.at, access.counts, storing)
-    transfer(record.numbers)
-    return record["elements"], record["lines"]
+    values |= {"in_l2": table.in_l2, "memory": pe.clock.port.links, "page_bytes": storage.page_bytes}
+    return Record(records.TRANSFER, dict.fromkeys(records.TRANSFER.names, 0) | values)
 
 
 def _cost(
@@ -137,78 +121,51 @@ def _cost(
     clock.transfer(instruction.name, reads if load else [*reads, data], written, requests, size, not load)
 
 
-def _load_elements(pe: Pe, first: int, words: int, segment: Segment, reach: Reach, on: Array | None) -> None:
-    """Elements to the registers of each thread, or one thread's to those of all that are ``on``."""
-    word, there = _WORDS[segment.element_bytes], reach.there
-    values, into = pe.chip.view(word)[reach.places], there if on is None else on[:, None] & there
-    window = np.ascontiguousarray(pe.registers[:, first : first + words])
-    np.copyto(window.view(word), values, where=into)
-    pe.registers[:, first : first + words] = window
-    if pe.written is not None and words:
-        pe.written[:, first : first + words] |= into.reshape(len(window), words, -1).any(axis=2)
-
-
-def _request_lines(pe: Pe, segment: Segment, reach: Reach, storing: bool) -> tuple[int, int | None]:
-    """Send a load's or store's cache lines through the cache model.
-
-    Returns (lines requested by the threads, lines that L1 had to fetch); the latter is None where the access does
-    not go through L1, which stores never do.
-    """
-    from tilewright.isa.kernels.memory_kernels import ask_lines
-
-    memory, per_line, table = pe.clock.port.links.numbers, segment.map.line_elements, segment.table
-    through, (threads, lines, ids) = pe.config.loads_through_l1 and not storing, reach.lines(per_line)
-    requests, bypass = len(lines), pe.config.retention == "bypass"
-    kind = records.STORED if storing else records.LOADED
-    if through:
-        kind, ids = records.THROUGH_L1, np.maximum(reach.ids, 0).reshape(-1)
-        lines = np.where(reach.there, reach.places // per_line, -1).reshape(-1)
-    in_l2 = table.in_l2[ids // segment.map.page_elements]
-    fetched = ask_lines(memory, threads, lines, in_l2, kind, bypass, pe.l1.cells)
-    return requests, int(fetched) if through else None
-
-
 def _move(pe: Pe, instruction: Instruction) -> Faults:
     """``ld``, ``st``, and ``ldb``, with which what the first thread that is on asks for goes to all that are."""
+    from tilewright.isa.kernels.memory_kernels import transfer
+
     # operands
     access, name = _access(pe, instruction), instruction.name
     if isinstance(access, str):
         pe.clock.step("control", name)
         return [(access, -1, -1)]
+    c, segment, storing, faults = pe.config, access.segment, name == "st", list[tuple[str, int, int]]()
     on = threads_on(pe, instruction) if name == "ldb" else None
+    first = 0 if on is None else int(on.argmax())
     if on is not None:
-        first = int(on.argmax())
         access.at, access.counts = access.at[first : first + 1], access.counts[first : first + 1]
-    if pe.heat is not None:
-        per_line, kind = access.segment.map.line_elements, records.LINE_ACCESSES.index(_SEEN_AS[name])
-        seen = pe.heat[access.segment.storage.name][:, kind]
-        np.add.at(seen, access.reach().lines(per_line)[2] // per_line, 1)
     pe.clock.port.begin()
-    # operation, result and cost, where every page is at hand
-    moved = _transfer_elements(pe, instruction, access) if on is None else None
-    if moved is not None:
-        _cost(pe, instruction, access, *moved)
-        return []
-    # operation
-    segment, register, reach = access.segment, number(instruction.operands[0]), access.reach()
-    pe.clock.until(pages_ready(segment, reach), "page")
-    translate(pe, segment, reach)
-    # result
-    if name == "st":
-        word, there = _WORDS[segment.element_bytes], reach.there
-        values = np.ascontiguousarray(pe.registers[:, register : register + access.words]).view(word)
-        pe.chip.view(word)[reach.places[there]] = values[there]
-        segment.table.dirty[np.unique(reach.ids[there] // segment.map.page_elements)] = True
-    else:
-        _load_elements(pe, register, access.words, segment, reach, on)
+    words = pe.registers[:, number(instruction.operands[0]) :][:, : access.words]
+    there: Any = None
+    if on is not None or pe.written is not None or c.page_hit_cycles or c.page_miss_cycles or not all_loaded(segment):
+        reach = access.reach()
+        pe.clock.until(pages_ready(segment, reach), "page")
+        translate(pe, segment, reach)
+        faults, there = reach.faults(), reach.there if on is None else on[:, None] & reach.there
+    # operation, result
+    record = transfer_record(pe, segment, instruction, access.at, access.counts, storing)
+    record["registers"] += first * pe.file.strides[0]
+    if pe.heat is not None:
+        kind = records.LINE_ACCESSES.index("stores" if storing else "loads")
+        record["seen"] = address(pe.heat[segment.storage.name], np.int64) + 8 * kind
+    if c.loads_through_l1 and not storing:
+        record["l1"], record["bypass"] = address(pe.l1.cells, np.int64), c.retention == "bypass"
+    transfer(record.numbers)
+    if on is not None:
+        window = np.ascontiguousarray(words)
+        elements = window.view(_WORDS[segment.element_bytes])
+        np.copyto(elements, elements[first].copy(), where=there)
+        words[:] = window
+    if pe.written is not None and not storing and access.words:
+        register = number(instruction.operands[0])
+        pe.written[:, register : register + access.words] |= there.reshape(*words.shape, -1).any(axis=2)
     # cost
-    lines, fetched = _request_lines(pe, segment, reach, name == "st")
-    present = int(reach.present.sum())
-    _cost(pe, instruction, access, present, lines, fetched)
+    _cost(pe, instruction, access, record["elements"], record["lines"], record["fetched"] if record["l1"] else None)
     if on is not None:
         others = max(0, int(np.count_nonzero(on)) - 1)
-        pe.traffic.register_writes += others * -(-present * segment.element_bytes // 4)
-    return reach.faults()
+        pe.traffic.register_writes += others * -(-record["elements"] * segment.element_bytes // 4)
+    return faults
 
 
 MEMORY_HANDLERS: dict[str, Handler] = {"ld": _move, "st": _move, "ldb": _move}

@@ -11,14 +11,11 @@ import numpy as np
 
 from tilewright.isa.chip.segments import ABSENT, Segment
 from tilewright.isa.chip.state import Pe, wrap
-from tilewright.isa.kernels.records import LINE_ACCESSES, WALK
 from tilewright.isa.language.errors import Faults
 from tilewright.isa.language.program import Address, Float, Immediate, Instruction, Operand, Register
 from tilewright.layout import paged
 
 Array = np.ndarray[Any, Any]
-NOT_SEEN = np.zeros((0, len(LINE_ACCESSES)), np.int64)
-"""What a kernel that takes lines through the caches is given where no profile wants to know which."""
 Handler = Callable[[Pe, Instruction], Faults | None]
 """One instruction: it changes the processing element, and returns what it has to report."""
 
@@ -161,14 +158,6 @@ class Reach:
         """bool[n, most]: the elements that are there."""
         return self.ids >= 0
 
-    def lines(self, per_line: int) -> tuple[Array, Array, Array]:
-        """Lines that threads ask for, one after another: (thread, line, id of its first element there)."""
-        threads, u = np.nonzero(self.there)
-        lines, ids = self.places[threads, u] // per_line, self.ids[threads, u]
-        first = np.ones(len(lines), bool)
-        first[1:] = (lines[1:] != lines[:-1]) | (threads[1:] != threads[:-1])
-        return threads[first], lines[first], ids[first]
-
     def faults(self) -> Faults:
         """One for every thread that met an absent page."""
         return [("page_fault", j, -1) for j in np.flatnonzero(self.faulted).tolist()]
@@ -218,99 +207,115 @@ def pages_ready(segment: Segment, reach: Reach) -> int:
     return segment.table.settle(np.unique(reach.ids[reach.there] // segment.map.page_elements))
 
 
-def fetch_columns(
-    pe: Pe, segment: Segment, address: Address, counts: Array, dim: int, order: Array
-) -> tuple[Reach, int, Array, Array]:
-    """Memory issue of an ``mm``: every loader walks its column, and the lines go through the caches.
-
-    ``counts``: elements of each column; ``order``: the columns that take part, one behind the other.
-    Returns what goes on the bus, the cycle at which its pages are there, lines touched, L1 misses and L2 misses of
-    every column of ``order``, and the lines of the last ones.
-    """
-    most = int(counts.max(initial=0))
-    reach = reach_elements(segment, coordinates(pe, segment, address, len(counts)), counts, most, dim)
-    page_ready = pages_ready(segment, reach)
-    # A column that met an absent page does not go on the bus at all.
-    reach.ids[reach.faulted], reach.present[reach.faulted] = -1, 0
-    translate(pe, segment, reach)
-    retains = dim == 1 and pe.config.retention != "off"
-    _begin_walk(pe, segment, reach.ids[order], retains)
-    if retains and 0 < len(order) < len(counts):
-        _skip_columns(pe, segment, address, order, len(counts), most)
-    return reach, page_ready, *_touch(pe, segment, reach, order, retains)
-
-
 def translate(pe: Pe, segment: Segment, reach: Reach) -> None:
     """Count the address translations of the pages that were reached, where the configuration prices them."""
     if pe.config.page_hit_cycles or pe.config.page_miss_cycles:
         pe.translate(segment.table, np.unique(reach.ids[reach.there] // segment.map.page_elements))
 
 
-def _begin_walk(pe: Pe, segment: Segment, ids: Array, retains: bool) -> None:
-    """A product's first ``mm`` over a segment: lines of others that an earlier product retains are released.
+# Element types: packed in the registers of a thread, low bytes first, and converted to one another with one rounding,
+# the same on every machine.
 
-    ``ids``: what it selects. Its own walk begins anew where it comes over columns that were used.
+
+NAN = 0x7FC00000
+"""The NaN that comes out of every float instruction."""
+_HOLDS: dict[str, Any] = {"s4": np.int8, "u4": np.uint8}
+
+
+def unify_nans(out: Array) -> None:
+    """Give every NaN of a float32 array the bits :data:`NAN`, in place."""
+    nan = np.isnan(out)
+    if nan.any():
+        out.view(np.int32)[nan] = np.int32(NAN)
+
+
+def unpack(words: Array, dtype: str, count: int) -> Array:
+    """[threads, count] elements out of [threads, words of them]; 4-bit integers, one in a byte, as int8 or uint8."""
+    raw: Array = np.ascontiguousarray(words).view(_HOLDS.get(dtype) or numpy_type(dtype))[:, :count]
+    return _narrow(raw, dtype)
+
+
+def pack(values: Array, old: Array) -> Array:
+    """The words of ``old`` with these elements in their place, from the first on."""
+    words: Array = np.ascontiguousarray(old)
+    words.view(values.dtype)[:, : values.shape[1]] = values
+    return words
+
+
+def registers_of(dtype: str, count: int) -> int:
+    """Registers that ``count`` packed elements take."""
+    return -(-count * int(numpy_type(dtype).itemsize) // 4)
+
+
+def ends_of(dtype: str) -> tuple[int, int]:
+    """Least and greatest integer of a type.
+
+    >>> ends_of("s4")
+    (-8, 7)
     """
-    if retains:
-        segment.begin_retention()
-    walk = segment.walk.view(WALK.dtype)[0]
-    if walk["product"] != pe.product or walk["left"] == 0:
-        handle, product = pe.walked
-        if handle != segment.handle and product != pe.product:
-            pe.release_retained()
-        first = ids[ids >= 0][:1]
-        if retains and segment.selected[first].any():
-            segment.restart_walk()
-            pe.release_retained()
-        walk["product"], walk["column"], walk["before"] = pe.product, -1, -1
-    pe.walked = segment.handle, pe.product
+    bits = int(dtype[1:])
+    return (0, 2**bits - 1) if dtype[0] == "u" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
 
 
-def _skip_columns(pe: Pe, segment: Segment, address: Address, order: Array, columns: int, depth: int) -> None:
-    """Columns that are off and take no part in the product: their elements are not awaited.
+def _narrow(values: Array, dtype: str) -> Array:
+    """Integers modulo 16, where the type has 4 bits."""
+    if dtype not in _HOLDS:
+        return values
+    return np.asarray(((values & 15) ^ 8) - 8 if dtype == "s4" else values & 15)
 
-    Where several are on those are all others; where one is, columns come one by one, and those between the one before
-    and this one have had their turn.
+
+def to_integers(value: Array, dtype: str) -> Array:
+    """Float64 numbers without fractions to a type that ends where it ends; a NaN is 0."""
+    held = np.clip(value, *ends_of(dtype))
+    nan = np.isnan(held)
+    if nan.any():
+        held[nan] = 0
+    return np.asarray(held.astype(np.int64).astype(_HOLDS.get(dtype) or numpy_type(dtype)))
+
+
+def convert(values: Array, source: str, target: str, nearest: bool = True, wrap: bool = False) -> Array:
+    """Elements of type ``source`` as type ``target``, rounded once.
+
+    ``nearest``: floats to integers by the nearest one (ties to even), else towards zero. ``wrap``: integers modulo the
+    target's width, else clipped to its ends; floats beyond them are clipped always.
     """
-    from tilewright.isa.kernels.memory_kernels import skip_columns
-
-    off, walk = np.ones(columns, bool), segment.walk.view(WALK.dtype)[0]
-    off[order] = False
-    if len(order) == 1:
-        j = int(order[0])
-        if j != walk["column"]:
-            walk["before"], walk["column"] = walk["column"], j
-        off[: walk["before"] + 1] = off[j:] = False
-    if off.any():
-        at = coordinates(pe, segment, address, columns)
-        reach = reach_elements(segment, at, np.where(off, depth, 0), depth, 1)
-        retention = segment.selected, segment.awaited, segment.walk
-        shift = segment.map.line_elements.bit_length() - 1
-        pe.traffic.released_lines += skip_columns((reach.ids, reach.places), shift, retention, pe.l1.cells)
+    if source[0] in "su" and target[0] in "su":
+        if not wrap:
+            (low, high), (least, most) = ends_of(source), ends_of(target)
+            values = np.clip(values, max(low, least), min(high, most))
+        return _narrow(values.astype(_HOLDS.get(target) or numpy_type(target)), target)
+    if target[0] in "su":
+        wide = values.astype(np.float64)
+        return to_integers(np.rint(wide) if nearest else np.trunc(wide), target)
+    return _to_float(values, source, target)
 
 
-def _touch(pe: Pe, segment: Segment, reach: Reach, order: Array, retains: bool) -> tuple[Array, Array]:
-    from tilewright.isa.kernels.memory_kernels import touch_columns
+def _to_float(values: Array, source: str, target: str) -> Array:
+    kind = numpy_type(target)
+    if source[0] in "su":
+        # Through float64, which holds all of them; then to odd in float32, so that one rounding is left.
+        wide = values.astype(np.float64)
+        if target == "f32":
+            return wide.astype(np.float32)
+        values = _to_odd(wide)
+    else:
+        values = values.astype(np.float32)
+    out = values.astype(kind)
+    if kind != np.float32:
+        nan = np.isnan(values)
+        if nan.any():
+            out[nan] = kind.type(np.nan)
+            out.view(f"u{kind.itemsize}")[nan] &= (1 << (8 * kind.itemsize - 1)) - 1
+    else:
+        unify_nans(out)
+    return out
 
-    traffic, totals = np.empty((len(order), 3), np.int64), np.zeros(4, np.int64)
-    pages = (segment.table.in_l2, segment.map.page_elements, segment.map.line_elements.bit_length() - 1)
-    retention, caches = (segment.selected, segment.awaited, segment.walk), (pe.l1.cells, pe.chip.l2.cells)
-    rules = (retains, pe.config.retention == "bypass")
-    deep = np.empty(len(order) * reach.ids.shape[1], np.int64)
-    seen = NOT_SEEN if pe.heat is None else pe.heat[segment.storage.name]
-    touch_columns((reach.ids, reach.places), order, pages, rules, retention, caches, traffic, totals, deep, seen)
-    touches, l1_misses, l2_misses = traffic.sum(axis=0).tolist()
-    pe.counts.l1_touches += touches
-    pe.counts.l1_misses += l1_misses
-    pe.counts.l2_misses += l2_misses
-    pe.counts.dram_bytes += l2_misses * pe.config.line_bytes
-    line = pe.config.line_bytes
-    present = int(reach.present.sum()) * segment.element_bytes
-    pe.clock.port.count(l1_b=present, l2_b=l1_misses * line, dram_b=l2_misses * line)
-    retained, released, pinned, bypassed = totals.tolist()
-    pe.traffic.l1_hits += touches - l1_misses
-    pe.traffic.retained_lines += retained
-    pe.traffic.released_lines += released
-    pe.traffic.pin_evictions += pinned
-    pe.traffic.bypasses += bypassed
-    return traffic, deep
+
+def _to_odd(value: Array) -> Array:
+    """Float64 to float32, towards zero but to the odd neighbour where that is not exact."""
+    single = value.astype(np.float32)
+    words = single.view(np.int32)
+    over = np.abs(single.astype(np.float64)) > np.abs(value)
+    words -= over
+    words |= single.astype(np.float64) != value
+    return single

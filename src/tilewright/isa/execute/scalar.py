@@ -12,18 +12,21 @@ from typing import Any
 import numpy as np
 
 from tilewright.isa.chip.state import Pe, wrap
-from tilewright.isa.execute.conversions import NAN, convert, pack, unpack
 from tilewright.isa.execute.operands import (
+    NAN,
     Handler,
     control_cost,
     controlling,
+    convert,
     count_of,
     number,
+    pack,
     scalar_cost,
     source,
     spans,
     threads_on,
     uniform_source,
+    unpack,
     write,
 )
 from tilewright.isa.language.errors import Faults

@@ -8,21 +8,27 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.isa.chip.clock import MATH_STALLS, QUEUE
 from tilewright.isa.chip.segments import Segment
 from tilewright.isa.chip.state import Pe
-from tilewright.isa.execute.conversions import NAN
 from tilewright.isa.execute.operands import (
+    NAN,
     Handler,
     Reach,
-    fetch_columns,
+    coordinates,
     grid_index,
     number,
     numpy_type,
     offset_registers,
-    spans,
+    pages_ready,
+    reach_elements,
     threads_on,
+    translate,
 )
 from tilewright.isa.execute.scalar import fused_multiply_add
+from tilewright.isa.kernels import records
+from tilewright.isa.kernels.records import Record, address, int64_tables
+from tilewright.isa.language.config import MatrixUnitConfig
 from tilewright.isa.language.errors import Faults
 from tilewright.isa.language.program import Address, Instruction
 
@@ -165,7 +171,12 @@ def _mm(pe: Pe, instruction: Instruction) -> Faults:
     faults = [("register_out_of_range", j, roles.first + int(roles.index[j])) for j in refused]
     # operation: memory issue, [n, depth] elements of B; none for columns that are off
     counts, dim = np.where(roles.on, roles.depth, 0), int(instruction.suffix("t") or 0)
-    bus, page_ready, traffic, deep = fetch_columns(pe, roles.segment, roles.address, counts, dim, roles.sequence)
+    at = coordinates(pe, roles.segment, roles.address, len(counts))
+    bus = reach_elements(roles.segment, at, counts, roles.depth, dim)
+    page_ready = pages_ready(roles.segment, bus)
+    # A column that met an absent page does not go on the bus at all.
+    bus.ids[bus.faulted], bus.present[bus.faulted] = -1, 0
+    translate(pe, roles.segment, bus)
     faults += bus.faults()
     # operation, result: math issue
     writes = np.ones(pe.config.threads, bool) if pe.config.pred_scope == "loader" else threads_on(pe, instruction)
@@ -174,7 +185,7 @@ def _mm(pe: Pe, instruction: Instruction) -> Faults:
     _multiply(pe, roles, bus, writes)
     # cost
     _count(pe, roles, bus, writes)
-    _issue(pe, instruction, roles, traffic, deep, page_ready)
+    _issue(pe, instruction, roles, at, bus, page_ready)
     return faults
 
 
@@ -348,16 +359,131 @@ def _count(pe: Pe, roles: Roles, bus: Reach, writes: Array) -> None:
     pe.traffic.register_writes += products
 
 
-def _issue(pe: Pe, instruction: Instruction, roles: Roles, traffic: Array, deep: Array, page_ready: int) -> None:
-    c, clock = pe.config, pe.clock
-    a = clock.span("r", roles.a, c.a_registers)
-    products = clock.span("r", roles.first, min(roles.local, c.registers - roles.first))
-    offsets = clock.span("r", roles.address.offset, offset_registers(pe, roles.segment))
-    reads = [clock.span("ur", roles.address.segment), offsets, *spans(pe, instruction, ())]
-    step_cycles = c.step_cycles(roles.segment.element_bytes, roles.groups[2])
-    name = str(instruction) if clock.tracing else "mm"
-    times = clock.line_times(step_cycles, c.column_cycles(roles.segment.element_bytes, roles.groups[2]))
-    clock.mm(name, reads, a, products, page_ready, traffic, deep, roles.step_of, roles.steps, times)
+# Its lines through the caches and its place on the clock: by the kernel that compiled blocks have.
+
+ACCOUNTS = (records.COUNTS.names, records.TRAFFIC.names, tuple(QUEUE), tuple(MATH_STALLS))
+_FLIGHT = len(records.CLOCK.names)
+_WAITS = ("arithmetic", "load", "product", "depth", "page", "A")
+"""Why the queue may wait before an ``mm`` issues, and last of all behind that, in this order."""
+
+
+class KernelState:
+    """A processing element's clock, caches and counters as kernels take them: arrays by address.
+
+    ``record``: BLOCK; ``accounts``: what was counted since :meth:`flush_counts`. ``more``: other fields of the record.
+    """
+
+    def __init__(self, pe: Pe, more: dict[str, Any]) -> None:
+        c = pe.config
+        self.clock = np.zeros(_FLIGHT + c.bcast_depth + 1, np.int64)
+        self.accounts = tuple(np.zeros(len(names), np.int64) for names in ACCOUNTS)
+        values: dict[str, Any] = dict.fromkeys(records.BLOCK.names, 0) | {"clock": self.clock, "fetch": c.fetch_cycles}
+        values |= dict(zip(("counts", "traffic", "queue", "math"), self.accounts, strict=True))
+        values |= int64_tables(tokens=pe.clock.tokens, foreign=pe.clock.foreign, l1=pe.l1.cells, l2=pe.chip.l2.cells)
+        values |= {"causes": pe.clock.causes, "memory": pe.clock.port.links}
+        self.record = Record(records.BLOCK, values | more)
+
+    def load_clock(self, pe: Pe) -> None:
+        """Copy the clock, and which product is at work, to the kernel's record."""
+        flight = list(pe.clock.in_flight)
+        self.record["product"], (self.record["walked"], self.record["walked_in"]) = pe.product, pe.walked
+        now = [pe.clock.issue, pe.clock.end, *pe.clock.free, 0, len(flight), *flight]
+        self.clock[: _FLIGHT + len(flight)] = now
+
+    def write_clock(self, pe: Pe) -> None:
+        """Copy them back to the processing element."""
+        pe.product, pe.walked = self.record["product"], (self.record["walked"], self.record["walked_in"])
+        issue, end, lsu, math, bus, busy, flight, *ends = self.clock.tolist()
+        pe.clock.issue, pe.clock.end, pe.clock.free = issue, end, [lsu, math, bus]
+        pe.clock.math_busy += busy
+        pe.clock.in_flight.clear()
+        pe.clock.in_flight.extend(ends[:flight])
+
+    def flush_counts(self, pe: Pe) -> None:
+        """Add what was counted to the accounts of the processing element."""
+        into: Any = pe.counts.__dict__, pe.traffic.__dict__, pe.clock.queue, pe.clock.math
+        misses = pe.counts.l2_misses
+        for names, numbers, account in zip(ACCOUNTS, self.accounts, into, strict=True):
+            for name, more in zip(names, numbers.tolist(), strict=True):
+                account[name] += more
+        pe.counts.dram_bytes += (pe.counts.l2_misses - misses) * pe.config.line_bytes
+        for numbers in self.accounts:
+            numbers[:] = 0
+
+
+def walk_values(segment: Segment, dim: int, store: Array, c: MatrixUnitConfig) -> dict[str, Any]:
+    """Fields of a record MM for a segment that is walked along a dim; ``store``: the chip's memory."""
+    storage, table, retains = segment.storage, segment.table, dim == 1 and c.retention != "off"
+    if retains:
+        segment.begin_retention()
+    values: dict[str, Any] = {"dim": dim, "retains": retains, "dims": len(segment.sizes), "store": store}
+    values |= int64_tables(sizes=segment.sizes, starts=segment.starts, phys=table.phys)
+    values |= int64_tables(pages_of=storage.pages_of, offsets_of=storage.offsets_of)
+    values |= {"in_l2": table.in_l2, "page_elements": segment.map.page_elements}
+    values |= {"line_shift": (segment.map.line_elements * segment.element_bytes).bit_length() - 1}
+    values |= {"selected": segment.selected, "awaited": segment.awaited, "at_first": segment.at_first}
+    values |= {"walk": segment.walk, "elements": len(segment.selected), "lines": len(segment.awaited)}
+    values |= {"element_bytes": segment.element_bytes, "bypasses": c.retention == "bypass"}
+    return values | {"inside": int(segment.sizes.prod())}
+
+
+def walk_columns(
+    pe: Pe, segment: Segment, at: Array, bus: Reach, dim: int, sequence: Array, row: dict[str, int], mm: dict[str, Any]
+) -> tuple[Array, Record]:
+    """Take columns through the caches and the clock, in the order of ``sequence``: what each did, the record TIMES.
+
+    ``at``: coordinates of all columns, ``bus``: what of them is there; ``row``, ``mm``: fields of the records
+    INSTRUCTION and MM. Lines touched, L1 misses and L2 misses are int64[len(sequence), 3].
+    """
+    from tilewright.isa.kernels.block_mm_kernels import walk_columns as walk
+
+    storage, n, deepest = segment.storage, len(at), bus.ids.shape[1]
+    low = np.clip(-at[:, dim], 0, max(0, deepest - 1))
+    head = segment.starts[dim] + np.where(bus.present > 0, at[:, dim] + low, 0)
+    first = bus.ids[np.arange(n), low] if deepest else np.zeros(n, np.int64)
+    reach = np.zeros(n, records.REACH.dtype)
+    reach["begin"], reach["x"], reach["low"], reach["count"] = -1, at[:, dim], low, bus.present
+    reach["page"] = first // segment.map.page_elements - storage.pages_of[head]
+    reach["offset"] = first % segment.map.page_elements - storage.offsets_of[head]
+    words = np.ascontiguousarray(np.clip(at, -(2**31), 2**31 - 1), np.int32)
+    state = KernelState(pe, {"file": address(words, np.int32) - 4 * row["x"], "pitch": words.strides[0]})
+    out, times = np.zeros((len(sequence), 3), np.int64), Record(records.TIMES, dict.fromkeys(records.TIMES.names, 0))
+    values: dict[str, Any] = dict.fromkeys(records.MM.names, 0) | walk_values(segment, dim, pe.chip.store, pe.config)
+    values |= {"columns": n, "sequence": sequence.astype(np.int64), "reach": reach, "out": out, "times": times}
+    values |= {"deep": np.zeros(len(sequence) * deepest, np.int64), "bcast_depth": pe.config.bcast_depth}
+    values |= {"seen": 0 if pe.heat is None else pe.heat[storage.name]}
+    record = Record(records.MM, values | mm)
+    instruction = Record(records.INSTRUCTION, dict.fromkeys(records.INSTRUCTION.names, 0) | row)
+    state.load_clock(pe)
+    walk(state.record.numbers, record.numbers, instruction.numbers)
+    state.write_clock(pe)
+    state.flush_counts(pe)
+    return out, times
+
+
+def _issue(pe: Pe, instruction: Instruction, roles: Roles, at: Array, bus: Reach, page_ready: int) -> None:
+    c, clock, segment, (_, _, kb, *_) = pe.config, pe.clock, roles.segment, roles.groups
+    e, dim, steps, step_of = segment.element_bytes, int(instruction.suffix("t") or 0), roles.steps, roles.step_of
+    step_cycles = c.step_cycles(e, kb)
+    if c.math_issue != "step":  # every column belongs to the same wait
+        steps, step_of, step_cycles = 1, np.zeros_like(step_of), step_cycles * steps
+    offset, guard = roles.address.offset, instruction.guard
+    row = {"x": offset, "offsets_end": offset + offset_registers(pe, segment), "y": roles.a, "handle": segment.handle}
+    row |= {"x_place": clock.span("ur", roles.address.segment).start}
+    row |= {"guard_place": -1 if guard is None else clock.span("p", guard.predicate).start}
+    fill = {"k": 0, "rounds": 0, "columns": len(roles.sequence), "steps": steps}
+    mm: dict[str, Any] = {"fill": Record(records.FILL, fill), "step_of": step_of.astype(np.int64), "depth": roles.depth}
+    mm |= {"on": roles.on, "a_registers": c.a_registers, "first": roles.first, "step_cycles": step_cycles}
+    mm |= {"local": min(roles.local, c.registers - roles.first), "page_ready": page_ready}
+    mm["timing"] = clock.line_times(step_cycles, c.column_cycles(e, kb))
+    start, free, queue, math = clock.issue, clock.free[1], dict(clock.queue), dict(clock.math)
+    out, times = walk_columns(pe, segment, at, bus, dim, roles.sequence, row, mm)
+    pe.clock.port.count(l1_b=int(bus.present.sum()) * e)
+    if clock.tracing:
+        waits = {reason: n - queue[reason] for reason, n in clock.queue.items()}
+        idle = {reason: n - math[reason] for reason, n in clock.math.items()}
+        waited = {reason: waits[reason] for reason in _WAITS}
+        clock.draw_mm(str(instruction), start, waited, (free, times["first"]), idle, out)
 
 
 TENSOR_HANDLERS: dict[str, Handler] = {"mm": _mm}

@@ -13,8 +13,19 @@ from typing import Any
 import numpy as np
 
 from tilewright.isa.chip.state import Pe
-from tilewright.isa.execute.conversions import convert, pack, registers_of, to_integers, unify_nans, unpack
-from tilewright.isa.execute.operands import Handler, number, spans, threads_on, uniform_source
+from tilewright.isa.execute.operands import (
+    Handler,
+    convert,
+    number,
+    pack,
+    registers_of,
+    spans,
+    threads_on,
+    to_integers,
+    uniform_source,
+    unify_nans,
+    unpack,
+)
 from tilewright.isa.execute.scalar import compare
 from tilewright.isa.language.errors import Faults
 from tilewright.isa.language.program import Instruction, Register

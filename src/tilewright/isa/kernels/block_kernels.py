@@ -176,16 +176,6 @@ def scalar(run: Any, row: Any) -> bool:
 
 
 @inner()
-def number_threads(run: Any, row: Any) -> None:
-    """tid: every thread's number to its register."""
-    own = run.file
-    for thread in range(run.threads):
-        put_word(own, row.number, thread)
-        own += run.pitch
-    pointers.traffic_at(run.traffic).register_writes += run.threads
-
-
-@inner()
 def set_shape(run: Any, row: Any) -> bool:
     """setmm; False where there can be no such ``mm``."""
     columns, rows = value(run.uniform, row.x_kind, row.x), np.int64(-1)
@@ -214,13 +204,6 @@ def takes_branch(uniform: Any, row: Any) -> bool:
 
 
 @inner()
-def begin_transfer(run: Any) -> None:
-    """A load or store begins: nothing has arrived, and no line was written."""
-    acc = pointers.accounts_at(pointers.memory_at(run.memory).accounts)
-    acc.arrived = acc.written = np.int64(0)
-
-
-@inner()
 def _issue_transfer(run: Any, row: Any, words: Any, lines: Any) -> Any:
     """Issue a load or store once its registers are there and the load-store unit is free; the cycle."""
     clock = pointers.clock_at(run.clock)
@@ -233,23 +216,29 @@ def _issue_transfer(run: Any, row: Any, words: Any, lines: Any) -> Any:
 
 @inner()
 def _read_requests(run: Any, row: Any, access: Any) -> Any:
-    """What every thread of an ``ld`` or ``st`` asks for: to ``coordinates`` and ``counts``; the most words of one."""
+    """What every thread of an ``ld`` or ``st`` asks for: to ``coordinates`` and ``counts``; the most words of one.
+
+    Of an ``ldb`` the first thread that is on asks; -1 where that begins before the tensor does.
+    """
     threads, dims, at, wanted = run.threads, access.dims, access.coordinates, access.counts
     guard, first, count = row.guard, row.x, row.y
     per_word, most = np.int64(4) // access.element_bytes, np.int64(0)
     if row.y_kind < 2:
         count = value(run.uniform, row.y_kind, row.y)
         most = max(most, count)
-    own, flags = run.file, run.predicates
+    own, flags, asked = run.file, run.predicates, np.int64(0)
     for thread in range(threads):
         for d in range(dims):
             put(at, thread * dims + d, word(own, first + d) + (row.immediate if d == 0 else 0))
         if row.y_kind == 2:
             count = word(own, row.y)
         on = guard < 0 or byte(flags, guard) != row.negated
-        put(wanted, thread, min(count * per_word, row.limit) if on else 0)
+        put(wanted, thread, min(count * per_word, row.limit) if on and (row.op != records.LDB or not asked) else 0)
         if on:
+            if row.op == records.LDB and not asked and cell(at, thread * dims + access.dim) < 0:
+                return np.int64(-1)
             most = max(most, count)
+            asked += 1
         own += run.pitch
         flags += run.predicate_pitch
     return most
@@ -257,36 +246,45 @@ def _read_requests(run: Any, row: Any, access: Any) -> Any:
 
 @inner()
 def _transfer(run: Any, row: Any) -> Any:
-    """Move the elements of an ``ld`` or ``st``; the most words of a thread, -1 (nothing done) without the registers."""
+    """Move the elements of an ``ld`` or ``st``; the most words of a thread, -1 where nothing can be done."""
     access = pointers.transfer_at(row.record)
     words = _read_requests(run, row, access)
-    if row.number + words > run.registers:
+    if words < 0 or row.number + words > run.registers:
         return np.int64(-1)
-    begin_transfer(run)
+    acc = pointers.accounts_at(pointers.memory_at(run.memory).accounts)
+    acc.arrived = acc.written = np.int64(0)
     move_elements(access)
     return words
 
 
 @inner()
-def load(run: Any, row: Any) -> bool:
-    """``ld``; False where it asks for registers that there are not."""
-    words, access = _transfer(run, row), pointers.transfer_at(row.record)
-    if words < 0:
-        return False
-    count_load(run, row, words, access.lines, access.elements * access.element_bytes)
-    return True
+def _spread(run: Any, row: Any, moved: Any) -> None:
+    """What the first thread that is on was given by an ``ldb`` to the registers of the others that are."""
+    own, flags, first, others = run.file + 4 * row.number, run.predicates, np.int64(0), np.int64(0)
+    for _ in range(run.threads):
+        if row.guard < 0 or byte(flags, row.guard) != row.negated:
+            if first:
+                copy_run(own, first, moved)
+                others += 1
+            else:
+                first = own
+        own += run.pitch
+        flags += run.predicate_pitch
+    pointers.traffic_at(run.traffic).register_writes += others * -(-moved // 4)
 
 
 @inner()
-def count_load(run: Any, row: Any, words: Any, lines: Any, moved: Any) -> None:
-    """What an ``ld`` of so many lines and bytes counts, and its place on the clock."""
-    clock, m = pointers.clock_at(run.clock), pointers.memory_at(run.memory)
-    acc, counts, traffic = (
-        pointers.accounts_at(m.accounts),
-        pointers.counts_at(run.counts),
-        pointers.traffic_at(run.traffic),
-    )
-    counts.a_bytes_loaded += moved
+def load(run: Any, row: Any) -> bool:
+    """``ld`` and ``ldb``; False where it asks for registers that there are not."""
+    words, access = _transfer(run, row), pointers.transfer_at(row.record)
+    if words < 0:
+        return False
+    lines, moved = access.lines, access.elements * access.element_bytes
+    if row.op == records.LDB:
+        _spread(run, row, moved)
+    traffic, clock, m = pointers.traffic_at(run.traffic), pointers.clock_at(run.clock), pointers.memory_at(run.memory)
+    acc = pointers.accounts_at(m.accounts)
+    pointers.counts_at(run.counts).a_bytes_loaded += moved
     traffic.load_lines += lines
     traffic.load_bytes += moved
     traffic.register_writes -= -moved // 4
@@ -298,38 +296,6 @@ def count_load(run: Any, row: Any, words: Any, lines: Any, moved: Any) -> None:
         done = max(done, acc.arrived + run.dram_latency)
     _set_ready(run, row.number, row.number + words, done, 1)
     clock.end = max(clock.end, done)
-
-
-@inner()
-def broadcast(run: Any, row: Any) -> bool:
-    """``ldb``; False where there are no such registers, or some of the elements are not there."""
-    access, guard, own, flags = pointers.transfer_at(row.record), row.guard, run.file, run.predicates
-    words: Any = max(0, value(run.uniform, row.y_kind, row.y))
-    first: Any = np.int64(-1)
-    on = np.int64(0)
-    for thread in range(run.threads):
-        if guard < 0 or byte(flags + thread * run.predicate_pitch, guard) != row.negated:
-            on += 1
-            first = thread if first < 0 else first
-    count = np.int64(0) if first < 0 else words * 4 // access.element_bytes
-    if row.number + words > run.registers or count > row.limit:
-        return False
-    own += max(0, first) * run.pitch
-    for d in range(access.dims):
-        x = word(own, row.x + d) + (row.immediate if d == 0 else 0)
-        further = max(0, count - 1) * access.stride if d == access.dim else np.int64(0)
-        if x < 0 or x + further >= cell(access.sizes, d):
-            return False
-        put(access.coordinates, d, x)
-    put(access.counts, 0, count)
-    begin_transfer(run)
-    move_elements(access)
-    moved, into = access.elements * access.element_bytes, run.file + 4 * row.number
-    for thread in range(run.threads):
-        if guard < 0 or byte(flags + thread * run.predicate_pitch, guard) != row.negated:
-            copy_run(into + thread * run.pitch, access.registers, moved)
-    count_load(run, row, words, access.lines, moved)
-    pointers.traffic_at(run.traffic).register_writes += max(0, on - 1) * -(-moved // 4)
     return True
 
 
@@ -424,12 +390,6 @@ def run_block(numbers: Any) -> int:
             step(run, row, bare)
         elif op == records.NOP:
             step(run, row, bare)
-        elif op == records.TID:
-            number_threads(run, row)
-            step(run, row, latency)
-        elif op == records.SEGMENT:
-            put(run.uniform, row.number, row.x)
-            step(run, row, bare)
         elif op == records.SETMM:
             if not set_shape(run, row):
                 return records.LEFT
@@ -440,11 +400,8 @@ def run_block(numbers: Any) -> int:
         elif op == records.ST:
             if not store(run, row):
                 return records.LEFT
-        elif op == records.LD:
+        elif op in (records.LD, records.LDB):
             if not load(run, row):
-                return records.LEFT
-        elif op == records.LDB:
-            if not broadcast(run, row):
                 return records.LEFT
         else:
             why = multiply(run, pointers.mm_at(row.record), row)

@@ -1,4 +1,4 @@
-"""numba kernels: an ``mm`` in a compiled block."""
+"""numba kernels: an ``mm`` in a compiled block; the lines and the time of any ``mm``."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import numpy as np
 
 from tilewright.isa.kernels import pointers, records
 from tilewright.isa.kernels.cache_kernels import BYPASSED, HIT, PINNED, move_to_list, release_retained, tables_of, touch
-from tilewright.isa.kernels.memory_kernels import copy_run, issue, run_at
+from tilewright.isa.kernels.memory_kernels import copy_run, issue
 from tilewright.isa.kernels.pointers import byte, cell, put, put_byte, put_word, word
-from tilewright.kernels import inner
-from tilewright.kernels.vectors import copy_vector
+from tilewright.kernels import inner, njit
 
 _COLUMN, _IN_FLIGHT = records.REACH.bytes, records.CLOCK.bytes
 _LSU = 16  # where the free cycles stand in the clock
+_ACCESSES = 8 * len(records.LINE_ACCESSES)
 
 # numba kernels: lines that an ``mm`` touches, through the caches.
 
@@ -41,7 +41,7 @@ def _touch_column(run: Any, mm: Any, column: Any, tables: Any) -> Any:
     pages_of, offsets_of, phys, in_l2 = mm.pages_of, mm.offsets_of, mm.phys, mm.in_l2
     retains, bypass, selected, awaited = mm.retains, mm.bypasses, mm.selected, mm.awaited
     page, offset, first, traffic = column.page, column.offset, run.l1, pointers.traffic_at(run.traffic)
-    head, taken = cell(mm.starts, dim) + column.x + column.low, np.int64(0)
+    head, taken, seen = cell(mm.starts, dim) + column.x + column.low, np.int64(0), mm.seen
     lines, misses, deep, last = np.int64(0), np.int64(0), np.int64(0), np.int64(-1)
     for u in range(column.count):
         p, o = page + cell(pages_of, head + u), offset + cell(offsets_of, head + u)
@@ -49,10 +49,15 @@ def _touch_column(run: Any, mm: Any, column: Any, tables: Any) -> Any:
         if line != last:
             last = line
             lines += 1
-            outcome = touch(first, tables, line, bypass)
+            outcome, before = touch(first, tables, line, bypass), deep
             if outcome != HIT:
                 misses += 1
                 deep += _count_miss(run, mm, outcome, line, not byte(in_l2, p))
+            if seen:
+                own = seen + _ACCESSES * (element * e >> shift)
+                put(own, 0, cell(own, 0) + 1)
+                put(own, 1, cell(own, 1) + (outcome != HIT))
+                put(own, 2, cell(own, 2) + deep - before)
         if retains:
             own = element * e >> shift
             if byte(selected, element) == 0:
@@ -144,7 +149,7 @@ def _skip_column(run: Any, mm: Any, own: Any, immediate: Any) -> None:
         head = cell(mm.starts, dim) + u
         p, o = page + cell(mm.pages_of, head), offset + cell(mm.offsets_of, head)
         element = p * mm.page_elements + o
-        if byte(selected, element) != 0:
+        if cell(mm.phys, p) < 0 or byte(selected, element) != 0:
             continue
         put_byte(selected, element, 1)
         pointers.walk_at(mm.walk).left -= 1
@@ -156,24 +161,18 @@ def _skip_column(run: Any, mm: Any, own: Any, immediate: Any) -> None:
 
 
 @inner()
-def _touch_columns(run: Any, mm: Any, kind: Any) -> None:
-    """Lines of the columns that take part through the caches; to ``mm.out``: lines, L1 and L2 misses of each.
-
-    ``kind`` 2: all of them are whole, and ``mm.begins`` says where.
-    """
+def _touch_columns(run: Any, mm: Any) -> None:
+    """Lines of the columns that take part through the caches; to ``mm.out``: lines, L1 and L2 misses of each."""
     e, shift, retains, bypass = mm.element_bytes, mm.line_shift, mm.retains, mm.bypasses
-    reach, out, sequence, in_l2, begins = mm.reach, mm.out, mm.sequence, mm.in_l2, mm.begins
-    first, head, pages_of, length = run.l1, cell(mm.starts, mm.dim), mm.pages_of, mm.depth * e
+    reach, out, sequence, in_l2 = mm.reach, mm.out, mm.sequence, mm.in_l2
+    first, head, pages_of = run.l1, cell(mm.starts, mm.dim), mm.pages_of
     tables, touches, all_misses, all_deep = tables_of(first), np.int64(0), np.int64(0), np.int64(0)
     mm.deep_count = np.int64(0)
     for s in range(pointers.fill_at(mm.fill).columns):
         j = cell(sequence, s)
         lines, misses, deep, column = np.int64(0), np.int64(0), np.int64(0), pointers.reach_at(reach + _COLUMN * j)
-        if kind == 2:
-            begin, page = cell(begins, 2 * j), cell(begins, 2 * j + 1)
-        else:
-            begin, length = column.begin, column.count * e
-            page = column.page + cell(pages_of, head + column.x + column.low) if begin >= 0 else begin
+        begin, length = column.begin, column.count * e
+        page = column.page + cell(pages_of, head + column.x + column.low) if begin >= 0 else begin
         if begin >= 0 and not retains:
             for line in range(begin >> shift, ((begin + length - 1) >> shift) + 1):
                 lines += 1
@@ -244,33 +243,6 @@ def issued(run: Any) -> Any:
 
 
 @inner()
-def _locate_runs(run: Any, mm: Any, row: Any) -> bool:
-    """:func:`_locate_columns` where all columns are on, of two words, and runs in two dims; False where one is not so.
-
-    Rows of ``mm.reach`` are for a walk that retains lines; others do with ``mm.begins``: (byte, page) of every column.
-    """
-    depth, dim, retains, store, pitch = mm.depth, mm.dim, mm.retains, mm.store, mm.b_pitch
-    part, index, reach, on, begins = mm.part, mm.index, mm.reach, mm.on, mm.begins
-    per_part, base = mm.b_rows // mm.ka * pitch, mm.b_bytes + pointers.fill_at(mm.fill).rounds * mm.b_step
-    own = run.file + 4 * row.x
-    more_x, more_y = (row.immediate, np.int64(0)) if dim == 0 else (np.int64(0), row.immediate)
-    for j in range(mm.columns):
-        x, y = word(own, dim) + more_x, word(own, 1 - dim) + more_y
-        own += run.pitch
-        begin, page = run_at(mm, x, y, depth)
-        if not byte(on, j) or begin < 0:
-            return False
-        copy_vector(base + cell(part, j) * per_part + cell(index, j) * pitch, store + begin, 8)
-        put(begins, 2 * j, begin)
-        put(begins, 2 * j + 1, page)
-        if retains:
-            column, other = pointers.reach_at(reach + _COLUMN * j), cell(mm.starts, 1 - dim) + y
-            column.begin, column.x, column.low, column.count = begin, x, np.int64(0), depth
-            column.page, column.offset = cell(mm.pages_of, other), cell(mm.offsets_of, other)
-    return True
-
-
-@inner()
 def _locate_column(mm: Any, column: Any, page: Any, offset: Any, x: Any, low: Any, count: Any, to: Any) -> None:
     """``count`` elements from coordinate ``x + low`` of a column to address ``to``."""
     e, store, phys, pages_of, offsets_of = mm.element_bytes, mm.store, mm.phys, mm.pages_of, mm.offsets_of
@@ -291,17 +263,13 @@ def _locate_column(mm: Any, column: Any, page: Any, offset: Any, x: Any, low: An
 
 
 @inner()
-def _locate_columns(run: Any, mm: Any, row: Any) -> Any:
+def _locate_columns(run: Any, mm: Any, row: Any) -> bool:
     """Where every column that is on begins and how much of it is there, and its elements to the buffer.
 
-    To ``mm.reach``, a record REACH for each. 0 where columns of floats are not all of one depth from the first on; 2
-    where all are on, and runs, and ``mm.begins`` says it all.
+    To ``mm.reach``, a record REACH for each. False where columns of floats are not all of one depth from the first on.
     """
     depth, e, dim, dims, width = mm.depth, mm.element_bytes, mm.dim, mm.dims, mm.width
     round_, presents, pitch, per_part = pointers.fill_at(mm.fill).rounds, mm.presents, mm.b_pitch, mm.b_rows // mm.ka
-    if dims == 2 and depth * e == 8 and width * e == 8 and _locate_runs(run, mm, row):
-        put(presents, round_, depth)
-        return 1 if mm.retains else 2
     sizes, starts, pages_of, offsets_of = mm.sizes, mm.starts, mm.pages_of, mm.offsets_of
     on, size, base = mm.on, cell(mm.sizes, dim), mm.b_bytes + round_ * mm.b_step
     present = np.int64(-1)
@@ -322,7 +290,7 @@ def _locate_columns(run: Any, mm: Any, row: Any) -> Any:
         low = min(max(-x, 0), depth)
         count = max(min(depth, size - x) - low, 0) if inside else np.int64(0)
         if mm.floats and (low > 0 or count == 0 or (present >= 0 and count != present)):
-            return 0
+            return False
         present = count
         to = base + (cell(mm.part, j) * per_part + cell(mm.index, j)) * pitch
         if count < width:
@@ -333,7 +301,7 @@ def _locate_columns(run: Any, mm: Any, row: Any) -> Any:
         if count > 0:
             _locate_column(mm, column, page, offset, x, low, count, to)
     put(presents, round_, present)
-    return 1
+    return True
 
 
 @inner()
@@ -394,17 +362,15 @@ def _select_columns(run: Any, mm: Any, row: Any) -> bool:
 
 
 @inner()
-def _count(run: Any, mm: Any, kind: Any) -> None:
-    """Work of one ``mm``. ``kind`` 2: every column is there whole."""
+def _count(run: Any, mm: Any) -> None:
+    """Work of one ``mm``."""
     rows, ka, kb, fill = mm.rows, mm.ka, mm.kb, pointers.fill_at(mm.fill)
     counts, traffic = pointers.counts_at(run.counts), pointers.traffic_at(run.traffic)
-    loaded, present = fill.columns, fill.columns * mm.depth
-    if kind != 2:
-        loaded = present = np.int64(0)
-        for s in range(fill.columns):
-            count = pointers.reach_at(mm.reach + _COLUMN * cell(mm.sequence, s)).count
-            loaded += count > 0
-            present += count
+    loaded = present = np.int64(0)
+    for s in range(fill.columns):
+        count = pointers.reach_at(mm.reach + _COLUMN * cell(mm.sequence, s)).count
+        loaded += count > 0
+        present += count
     a_reads = mm.a_reads * ka * kb * rows if fill.steps > 0 else np.int64(0)
     counts.instructions += 1
     counts.macs += present * rows
@@ -429,20 +395,37 @@ def multiply(run: Any, mm: Any, row: Any) -> Any:
     others = run.pending != 0 and run.pending != mm.fill
     if others or fill.rounds == mm.rounds or not _select_columns(run, mm, row):
         return records.FULL
-    kind = _locate_columns(run, mm, row)
-    if kind == 0:
+    if not _locate_columns(run, mm, row):
         return records.IRREGULAR
     _copy_a(run, mm, row)
     fill.k += mm.width
     fill.rounds += 1
     run.pending, run.low, run.high = mm.fill, mm.first, mm.first + mm.local
-    _count(run, mm, kind)
-    _begin_walk(run, mm, row)
-    if mm.retains and 0 < fill.columns < mm.columns:
-        _skip_columns(run, mm, row)
-    _touch_columns(run, mm, kind)
-    _on_clock(run, mm, row)
+    _count(run, mm)
+    _walk_and_issue(run, mm, row)
     return 0
+
+
+@njit(cache=True, nogil=True)
+def walk_columns(block: Any, mm: Any, instruction: Any) -> None:
+    """The lines and the time of an ``mm``, from the numbers of records BLOCK, MM and INSTRUCTION.
+
+    ``mm.reach``, ``mm.sequence`` and ``mm.fill`` say which elements of which columns there are; BLOCK's registers have
+    the coordinates of all columns.
+    """
+    addresses = np.int64(block.ctypes.data), np.int64(mm.ctypes.data), np.int64(instruction.ctypes.data)
+    run, row = pointers.block_at(addresses[0]), pointers.instruction_at(addresses[2])
+    _walk_and_issue(run, pointers.mm_at(addresses[1]), row)
+
+
+@inner()
+def _walk_and_issue(run: Any, mm: Any, row: Any) -> None:
+    """Lines of the columns through the caches, and the place of the ``mm`` on the clock."""
+    _begin_walk(run, mm, row)
+    if mm.retains and 0 < pointers.fill_at(mm.fill).columns < mm.columns:
+        _skip_columns(run, mm, row)
+    _touch_columns(run, mm)
+    _on_clock(run, mm, row)
 
 
 @inner()
@@ -450,7 +433,7 @@ def _on_clock(run: Any, mm: Any, row: Any) -> None:
     """Its place on the clock; ``mm.out`` and ``mm.deep`` have the lines of its columns."""
     tokens, clock = run.tokens, pointers.clock_at(run.clock)
     latest = latest_place(tokens, row.x_place, row.x_place + 1, np.int64(-1))
-    latest = latest_place(tokens, row.x, row.x + mm.dims, latest)
+    latest = latest_place(tokens, row.x, row.offsets_end, latest)
     ready(run, latest_place(tokens, row.guard_place, row.guard_place + 1, latest))
     flight, ends = clock.in_flight, run.clock + _IN_FLIGHT
     if flight >= mm.bcast_depth:
@@ -458,6 +441,7 @@ def _on_clock(run: Any, mm: Any, row: Any) -> None:
         for i in range(flight - 1):
             put(ends, i, cell(ends, i + 1))
         clock.in_flight = flight - 1
+    until(run, mm.page_ready, np.int64(records.PAGE))
     foreign, causes, math = run.foreign, run.causes, pointers.math_at(run.math)
     fill, times = pointers.fill_at(mm.fill), pointers.times_at(mm.times)
     a, first, a_end, end = row.y, mm.first, row.y + mm.a_registers, mm.first + mm.local

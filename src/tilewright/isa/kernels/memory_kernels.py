@@ -1,4 +1,4 @@
-"""numba kernels: the walk over a segment, its lines through the caches, the buses, and the time of the requests.
+"""numba kernels: the buses, the time of requests, and the lines and elements of loads and stores.
 
 A bus serves its requests one behind the other. Of several processing elements every one keeps the order of its own
 requests, and all share windows of cycles, each of which is given out once: who comes first in the turns takes first,
@@ -12,103 +12,13 @@ from typing import Any
 import numpy as np
 
 from tilewright.isa.kernels import pointers, records
-from tilewright.isa.kernels.cache_kernels import BYPASSED, HIT, PINNED, address_of, move_to_list, tables_of, touch
+from tilewright.isa.kernels.cache_kernels import HIT, tables_of, touch
 from tilewright.isa.kernels.pointers import byte, cell, copy_bytes, put, put_byte, put_word, word
 from tilewright.kernels import inner, njit
 from tilewright.kernels.vectors import copy_vector
 
-_LEFT, _WINDOW = records.WALK.places["left"], 1 << records.WINDOW_SHIFT
-
-
-@njit(cache=True, nogil=True)
-def touch_columns(
-    reach: Any,
-    sequence: Any,
-    pages: Any,
-    rules: Any,
-    retention: Any,
-    caches: Any,
-    out: Any,
-    totals: Any,
-    deep_lines: Any,
-    seen: Any,
-) -> int:
-    """Take columns through L1 and L2, in the order of ``sequence``; how many lines L2 had not, to ``deep_lines``.
-
-    ``reach``: (ids, places) of :class:`tilewright.isa.execute.operands.Reach`; ``pages``: (in L2?, elements of a page,
-    log2 of the elements of a line); ``rules``: (a t1 walk?, bypass?); ``retention``: (selected per element, awaited per
-    line of the segment, a record WALK's numbers). out[s] = (distinct lines, L1 misses, L2 misses) of column
-    ``sequence[s]``; totals += (lines brought under retention, released, evicted all the same, misses that took no
-    place). ``seen``: of a profile, touches, L1 misses and L2 misses of every line of the segment's pages are added
-    there; else it has no rows.
-    """
-    ids, places = reach
-    in_l2, page_elements, shift = pages
-    retains, bypass = rules
-    selected, awaited, walked = retention
-    width, first, second = ids.shape[1], address_of(caches[0]), address_of(caches[1])
-    t1, t2, all_deep = tables_of(first), tables_of(second), 0
-    for s in range(len(sequence)):
-        j = sequence[s]
-        lines, misses, deep = 0, 0, 0
-        last = np.int64(-1)
-        for u in range(width):
-            element = ids[j, u]
-            if element < 0:
-                continue
-            line = places[j, u] >> shift
-            if line != last:
-                last = line
-                lines += 1
-                outcome, own, noted = touch(first, t1, line, np.int64(bypass)), element >> shift, len(seen) > 0
-                if noted:
-                    seen[own, 0] += 1
-                    seen[own, 1] += outcome != HIT
-                if outcome:
-                    misses += 1
-                    totals[2] += outcome == PINNED
-                    totals[3] += outcome == BYPASSED
-                    if not in_l2[element // page_elements] and touch(second, t2, line, np.int64(1)):
-                        deep_lines[all_deep] = line
-                        all_deep += 1
-                        deep += 1
-                        if noted:
-                            seen[own, 2] += 1
-            if retains:
-                own = element >> shift
-                if selected[element] == 0:
-                    selected[element] = 1
-                    awaited[own] -= 1
-                    walked[_LEFT] -= 1
-                which = 1 if awaited[own] > 0 else 0
-                if move_to_list(first, t1, line, which):
-                    totals[1 - which] += 1
-        out[s, 0], out[s, 1], out[s, 2] = lines, misses, deep
-    return all_deep
-
-
-@njit(cache=True, nogil=True)
-def skip_columns(reach: Any, shift: int, retention: Any, cache: Any) -> int:
-    """Elements of columns that take no part are awaited no longer; how many lines that releases.
-
-    ``reach`` and ``retention`` as for :func:`touch_columns`.
-    """
-    ids, places = reach
-    selected, awaited, walked = retention
-    first, released = address_of(cache), np.int64(0)
-    tables = tables_of(first)
-    for j in range(ids.shape[0]):
-        for u in range(ids.shape[1]):
-            element = ids[j, u]
-            if element < 0 or selected[element] != 0:
-                continue
-            selected[element] = 1
-            walked[_LEFT] -= 1
-            own = element >> shift
-            awaited[own] -= 1
-            if awaited[own] == 0:
-                released += move_to_list(first, tables, places[j, u] >> shift, np.int64(0))
-    return int(released)
+_WINDOW = 1 << records.WINDOW_SHIFT
+_ACCESSES = 8 * len(records.LINE_ACCESSES)
 
 
 # The buses of L2 and device memory, and the rows of its banks, in time.
@@ -206,7 +116,12 @@ def issue(
     timing: Any,
     times: Any,
 ) -> None:
-    """:func:`issue_columns`, of tables and records by address."""
+    """One ``mm`` on the clock: requests column by column, math step by step; tables and records by address.
+
+    ``m``: the record MEMORY; ``deep``: the lines that L2 had not. ``traffic``: lines touched, L1 and L2 misses of the
+    ``count`` columns; ``step_of``: their steps, ascending; ``start``: cycle of the memory issue; ``tokens``: cycle at
+    which A is there; the records FREE, which is moved on, TIMING, and TIMES, which is filled in.
+    """
     ports, step_cycles, column_cycles, l2_line = timing.ports, timing.step_cycles, timing.column_cycles, m.l2_line
     l1_latency, l2_latency, dram_latency = timing.l1_latency, timing.l2_latency, timing.dram_latency
     lsu, math, from_deep = max(free.lsu, start), free.math, np.int64(0)
@@ -238,26 +153,6 @@ def issue(
         math = begin + step_cycles
     times.first, times.for_columns, times.for_a = first, for_columns, for_a
     free.lsu, free.math = lsu, math
-
-
-@njit(cache=True, nogil=True)
-def issue_columns(
-    memory: Any, deep: Any, traffic: Any, step_of: Any, start: int, tokens: int, free: Any, timing: Any, times: Any
-) -> None:
-    """One ``mm`` on the clock: requests column by column, math step by step.
-
-    ``memory``: a record MEMORY; ``deep``: the lines that L2 had not.
-    ``traffic``: the columns' rows of :func:`touch_columns`; ``step_of``: their steps, ascending; ``start``: cycle of
-    the memory issue; ``tokens``: cycle at which A is there; ``free``, ``timing``, ``times``: numbers as the records
-    FREE, which is moved on, TIMING, and TIMES, which is filled in. All of them int64.
-    """
-    units = (
-        pointers.free_at(address_of(free)),
-        pointers.timing_at(address_of(timing)),
-        pointers.times_at(address_of(times)),
-    )
-    m = pointers.memory_at(address_of(memory))
-    issue(m, address_of(deep), address_of(traffic), np.int64(len(step_of)), address_of(step_of), start, tokens, *units)
 
 
 # Lines that loads and stores ask L2 for.
@@ -296,30 +191,7 @@ def store_lines(m: Any, first: Any, last: Any, in_l2: Any) -> None:
     acc.written += written
 
 
-@njit(cache=True, nogil=True)
-def ask_lines(memory: Any, threads: Any, lines: Any, in_l2: Any, kind: int, bypass: bool, l1: Any) -> int:
-    """Lines that threads ask for, one behind the other, in device memory but for those ``in_l2``.
-
-    ``kind``: LOADED, STORED or, of loads that pass through L1, THROUGH_L1; then ``lines`` has -1 for elements that are
-    absent, and what is returned is how many L1 had to fetch.
-    """
-    m, first, last, missed = pointers.memory_at(address_of(memory)), address_of(l1), np.int64(-1), 0
-    t1 = tables_of(first)
-    for i in range(len(lines)):
-        line = np.int64(lines[i])
-        if kind == records.LOADED:
-            fetch_line(m, np.int64(threads[i]), line, in_l2[i])
-        elif kind == records.STORED:
-            store_lines(m, line, line, in_l2[i])
-        elif line >= 0 and line != last and touch(first, t1, line, np.int64(bypass)):
-            missed += 1
-            if not in_l2[i]:
-                _fetch(m, line)
-        last = line
-    return missed
-
-
-# What every thread loads or stores, in one call. Every page must have its entry: the caller has looked.
+# What every thread loads or stores, in one call.
 
 
 @inner(forceinline=True)
@@ -337,55 +209,53 @@ def copy_run(target: Any, source: Any, length: Any) -> None:
             put_byte(target, i, byte(source, i))
 
 
-@inner()
-def run_at(table: Any, x: Any, y: Any, count: Any) -> Any:
-    """Byte and page of ``count`` elements in two dims: from ``x`` along the dim that is walked, at ``y`` of the other.
+@inner(forceinline=True)
+def _move_run(access: Any, m: Any, thread: Any, page: Any, place: Any, own: Any, length: Any, last: Any) -> Any:
+    """Bytes of one page between the store and a thread's registers at ``own``, with their lines; the last of these.
 
-    (-1, 0) where they are no run of one page, or not all there. ``table``: a record TRANSFER or MM.
+    ``place``: their first byte in the page; ``last``: the line that the thread asked for before.
     """
-    dim = table.dim
-    if x < 0 or y < 0 or x + count > cell(table.sizes, dim) or y >= cell(table.sizes, 1 - dim):
-        return np.int64(-1), np.int64(0)
-    pages_of, offsets_of = table.pages_of, table.offsets_of
-    head, other = cell(table.starts, dim) + x, cell(table.starts, 1 - dim) + y
-    tail, beside, place = head + count - 1, cell(pages_of, head), cell(offsets_of, head)
-    if cell(pages_of, tail) != beside or cell(offsets_of, tail) - place != count - 1:
-        return np.int64(-1), np.int64(0)
-    page = cell(pages_of, other) + beside
-    return cell(table.phys, page) + (cell(offsets_of, other) + place) * table.element_bytes, page
+    shift, seen, storing, l1 = access.line_shift, access.seen, access.storing, access.l1
+    begin, in_l2 = cell(access.phys, page) + place, byte(access.in_l2, page)
+    first, final = begin >> shift, (begin + length - 1) >> shift
+    lines = final + 1 - first - (first == last)
+    if storing and lines > 0:
+        store_lines(m, final + 1 - lines, final, in_l2)
+    for line in range(final + 1 - lines, final + 1):
+        if seen:
+            at = seen + _ACCESSES * ((page * access.page_bytes + place >> shift) + line - first)
+            put(at, 0, cell(at, 0) + 1)
+        if storing:
+            continue
+        if l1 == 0:
+            fetch_line(m, thread, np.int64(line), in_l2)
+        elif touch(l1, tables_of(l1), np.int64(line), access.bypass) != HIT:
+            access.fetched += 1
+            if not in_l2:
+                _fetch(m, np.int64(line))
+    access.lines += lines
+    access.elements += length // access.element_bytes
+    if storing:
+        copy_run(access.store + begin, own, length)
+        put_byte(access.dirty, page, 1)
+    else:
+        copy_run(own, access.store + begin, length)
+    return final
 
 
 @inner()
-def _move_one_by_one(access: Any, thread: Any, page: Any, offset: Any, x: Any) -> None:
-    """One thread's elements one by one."""
-    starts, pages_of, offsets_of = access.starts, access.pages_of, access.offsets_of
-    dim, e, shift, stride = access.dim, access.element_bytes, access.line_shift, access.stride
-    storing = access.storing
-    size, head = cell(access.sizes, dim), cell(starts, dim)
+def _move_one_by_one(access: Any, m: Any, thread: Any, page: Any, offset: Any, x: Any) -> None:
+    """One thread's elements one by one; those of pages that are absent are left alone."""
+    pages_of, offsets_of, e, stride = access.pages_of, access.offsets_of, access.element_bytes, access.stride
+    size, head = cell(access.sizes, access.dim), cell(access.starts, access.dim)
     own, last = access.registers + thread * access.pitch, np.int64(-1)
-    elements, lines, m, in_l2 = access.elements, access.lines, pointers.memory_at(access.memory), access.in_l2
     for u in range(cell(access.counts, thread)):
         y = x + u * stride
         if y < 0 or y >= size:
             continue
         p = page + cell(pages_of, head + y)
-        begin = cell(access.phys, p) + (offset + cell(offsets_of, head + y)) * e
-        if begin >> shift != last:
-            last = begin >> shift
-            lines += 1
-            if storing:
-                store_lines(m, last, last, byte(in_l2, p))
-            else:
-                fetch_line(m, np.int64(thread), last, byte(in_l2, p))
-        elements += 1
-        there = access.store + begin
-        if storing:
-            copy_run(there, own + u * e, e)
-            put_byte(access.dirty, p, 1)
-        else:
-            copy_run(own + u * e, there, e)
-    access.elements = elements
-    access.lines = lines
+        if cell(access.phys, p) >= 0:
+            last = _move_run(access, m, thread, p, (offset + cell(offsets_of, head + y)) * e, own + u * e, e, last)
 
 
 @inner()
@@ -394,9 +264,8 @@ def move_elements(access: Any) -> None:
     dims, at, counts, dim = access.dims, access.coordinates, access.counts, access.dim
     sizes, starts = access.sizes, access.starts
     pages_of, offsets_of = access.pages_of, access.offsets_of
-    e, shift, stride, storing = access.element_bytes, access.line_shift, access.stride, access.storing
-    size, m, in_l2 = cell(sizes, dim), pointers.memory_at(access.memory), access.in_l2
-    access.elements = access.lines = 0
+    e, stride, size, m = access.element_bytes, access.stride, cell(sizes, dim), pointers.memory_at(access.memory)
+    access.elements = access.lines = np.int64(0)
     for thread in range(access.threads):
         most = cell(counts, thread)
         if most <= 0:
@@ -419,30 +288,19 @@ def move_elements(access: Any) -> None:
             head = cell(starts, dim) + x
             tail = head + count - 1
             p, there = page + cell(pages_of, head), cell(offsets_of, head)
-            if cell(pages_of, tail) == p - page and cell(offsets_of, tail) - there == count - 1:
-                begin, length = cell(access.phys, p) + (offset + there) * e, count * e
-                begins, ends = begin >> shift, (begin + length - 1) >> shift
-                access.lines += ends - begins + 1
-                if storing:
-                    store_lines(m, begins, ends, byte(in_l2, p))
-                else:
-                    for line in range(begins, ends + 1):
-                        fetch_line(m, np.int64(thread), np.int64(line), byte(in_l2, p))
-                access.elements += count
-                own, stored = access.registers + thread * access.pitch, access.store + begin
-                if storing:
-                    copy_run(stored, own, length)
-                    put_byte(access.dirty, p, 1)
-                else:
-                    copy_run(own, stored, length)
+            one_run = cell(pages_of, tail) == p - page and cell(offsets_of, tail) - there == count - 1
+            if one_run and cell(access.phys, p) >= 0:
+                own = access.registers + thread * access.pitch
+                _move_run(access, m, np.int64(thread), p, (offset + there) * e, own, count * e, np.int64(-1))
                 continue
-        _move_one_by_one(access, np.int64(thread), page, offset, x)
+        _move_one_by_one(access, m, np.int64(thread), page, offset, x)
 
 
 @njit(cache=True, nogil=True)
 def transfer(numbers: Any) -> None:
     """Move ``counts[t]`` elements of each thread t from (or to) ``coordinates[t]``.
 
-    ``numbers``: a record TRANSFER. Elements outside are left alone. A run of neighbours in one page goes at once.
+    ``numbers``: a record TRANSFER. Elements outside, or on absent pages, are left alone. A run of neighbours in one
+    page goes at once.
     """
     move_elements(pointers.transfer_at(np.int64(numbers.ctypes.data)))

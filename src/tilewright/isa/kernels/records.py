@@ -28,14 +28,15 @@ class Layout:
 
 TRANSFER = Layout(
     "threads dims coordinates counts sizes starts pages_of offsets_of phys dirty dim stride element_bytes line_shift "
-    "registers pitch store storing elements lines in_l2 memory"
+    "registers pitch store storing elements lines in_l2 memory page_bytes seen l1 bypass fetched"
 )
 """A load or store.
 
 ``coordinates`` [threads, dims] of each thread's first element, and ``counts``: how many it wants; tables of the
 segment; the dim walked along; log2 of the bytes of a line; the first register of thread 0 and the bytes of a thread's;
-the pages that are in L2; the record MEMORY.
-It leaves how many ``elements`` were there, and ``lines``.
+the pages that are in L2; the record MEMORY. ``seen``: of a profile, accesses to every line of the segment's pages (0:
+none); ``l1``: that loads pass through (0: they do not), with ``bypass`` where all of it may be retained.
+It leaves how many ``elements`` were there, ``lines``, and those that L1 ``fetched``.
 """
 BLOCK = Layout(
     "code count alu_latency load_latency ports pc executed most file pitch threads registers predicates "
@@ -55,18 +56,19 @@ MM = Layout(
     "depth element_bytes floats dim page_elements width line_shift retains bypasses "
     "chunk rows ka kb row_stride a_stride b_stride first_thread first local per_step a_registers a_reads "
     "bcast_depth step_cycles columns part index order active sizes starts pages_of offsets_of phys in_l2 dims store "
-    "selected awaited at_first walk elements lines inside reach on out sequence step_of times begins timing "
+    "selected awaited at_first walk elements lines inside reach on out sequence step_of times timing seen page_ready "
     "a_bytes a_pitch a_step a_rows b_bytes b_pitch b_step b_rows presents rounds fill macs deep deep_count"
 )
 """An mm.
 
 ``width``: elements of a K round; ``retains``: a walk that retains lines; ``first``: register of the first product;
 ``local``: columns of a part; strides in threads. ``part``, ``index``, ``order``: tables of the columns; ``on`` now,
-``active`` in the rounds that wait. What a walk leaves: ``reach`` of every column, where runs begin (``begins``), lines
-of each column (``out``). A's and B's bytes: from row to row (``pitch``), from round to round (``step``). ``presents``:
+``active`` in the rounds that wait. What a walk leaves: ``reach`` of every column, lines of each
+column (``out``). A's and B's bytes: from row to row (``pitch``), from round to round (``step``). ``presents``:
 elements present in each round; ``rounds``: the most that wait. t1 retention: ``selected`` of ``elements``, ``awaited``
 of ``lines`` (``at_first``: when a walk begins), the record WALK, ``inside``: elements of the segment. ``macs``: place
-of the counter of this type in ACCOUNTS; ``deep``: lines that L2 had not, and how many (``deep_count``).
+of the counter of this type in ACCOUNTS; ``deep``: lines that L2 had not, and how many (``deep_count``); ``seen``: of a
+profile, accesses to every line of the segment's pages (0: none); ``page_ready``: when pages on their way are there.
 """
 WALK = Layout("product left column before")
 """How far B's segment was walked: for which product last, elements that no t1 ``mm`` has selected (-1: none retains).
@@ -130,10 +132,10 @@ to ``guard_place``: what it reads on the scoreboard (of an address the segment),
 none; ``per_thread``: operands that are. ``low`` to ``high`` has every register per thread that it looks
 at or writes, but for an mm's products. An ``ld``, ``st`` or ``mm`` has the number of its ``segment``'s uniform
 register, the ``handle`` this held when the ``record`` was made (0: not yet), and ``limit``, the most elements a thread
-moves. ``mm_columns``, ``mm_rows``: of an ``mm``, the shape for which its record was made; a ``segment`` has its handle
-in ``x``, ``setmm`` in ``operation`` whether it says how many rows.
+moves. ``mm_columns``, ``mm_rows``: of an ``mm``, the shape for which its record was made; ``setmm`` says in
+``operation`` whether it has rows.
 """
-ALU, CMP, LOGIC, LOOP_BACK, BR, JUMP, NOP, TID, SEGMENT, SETMM, CLR, LD, ST, LDB, MULTIPLY, OTHER = range(16)
+ALU, CMP, LOGIC, LOOP_BACK, BR, JUMP, NOP, SETMM, CLR, LD, ST, LDB, MULTIPLY, OTHER = range(14)
 """What an instruction is (``op``); OTHER: an instruction that no block has."""
 LEFT, FULL, IRREGULAR, BUDGET, WANTED = range(5)
 """Why a block ended.
@@ -144,10 +146,8 @@ function; the instruction budget is spent; an ``ld``, ``st`` or ``mm`` wants its
 OPERATIONS = ("mov", "add", "sub", "mul", "min", "max", "and", "or", "xor", "not", "shl", "shr", "shru", "div", "rem")
 CONDITIONS = ("eq", "ne", "lt", "le", "gt", "ge", "ltu", "leu", "gtu", "geu")
 LOGICS = ("pand", "por", "pxor", "pnot")
-ISSUED, CAUSED, PORT, DEPTH, OPERANDS, FETCH = 0, 2, 5, 6, 7, 12
+ISSUED, CAUSED, PORT, DEPTH, OPERANDS, PAGE, FETCH = 0, 2, 5, 6, 7, 8, 12
 """Places in :data:`tilewright.isa.chip.clock.QUEUE`; at CAUSED its first unit."""
-LOADED, STORED, THROUGH_L1 = range(3)
-"""What lines are asked for: by loads, by stores, by loads that pass through L1."""
 L2_BUS, L2_WINDOWS, DRAM_WINDOWS = range(3)
 """What cycles are taken of: L2's bus, or the windows of a bus that several processing elements share."""
 LINE_ACCESSES = ("touches", "misses", "l2_misses", "loads", "stores")

@@ -9,18 +9,15 @@ from math import prod
 
 from tilewright.errors import TilewrightError, UnsupportedError
 from tilewright.hlo import Node, Value
-from tilewright.isa.chip.parts import Part, by_dim
+from tilewright.isa.chip.segments import Part, by_dim
 from tilewright.isa.lowering.moves import copy_padded
 from tilewright.isa.lowering.reading import Group, machine_type
 from tilewright.isa.lowering.sources import Groups, Job, Step, Table
 from tilewright.isa.lowering.tables import BYTES, Lowering, folded
 from tilewright.isa.lowering.vectors import Tail, tail_of
 from tilewright.isa.multiply.conv import ConvPlan, ConvShape, conv_ahead, conv_program, conv_shares
-from tilewright.isa.multiply.expected import expected_counts
-from tilewright.isa.multiply.matmul import A_REGISTER, ACCUMULATORS, MatmulPlan, matmul_program, type_and_signs
+from tilewright.isa.multiply.matmul import A_REGISTER, PLACES, MatmulPlan, columns_of_mm, matmul_program, type_and_signs
 
-_FIRST_OFFSET = 280
-"""The first register behind those of A."""
 Pair = tuple[int, int]
 
 
@@ -210,19 +207,11 @@ def _add(
                 *tail.windows(part),
             )
             jobs.append(Job(pe, matmul_program(mine), windows))
-    expected = expected_counts(
-        form.m, form.n, form.k, config=plan.config, ka=plan.ka, kb=plan.kb, transpose_b=walks, element_bytes=e
-    )
-    closed = {"macs": expected.macs * form.batch}
-    if plan.config.pes == 1:
-        closed |= {name: getattr(expected, name) * form.batch for name in ("instructions", "steps", "column_loads")}
     macs = form.batch * form.m * form.n * form.k
-    lowering.steps.append(_step(name, tail, jobs, (first, second), 2 * macs, closed))
+    lowering.steps.append(_step(name, tail, jobs, (first, second), 2 * macs))
 
 
-def _step(
-    name: str, tail: Tail, jobs: Sequence[Job], reads: tuple[str, str], work: int, closed: dict[str, int]
-) -> Step:
+def _step(name: str, tail: Tail, jobs: Sequence[Job], reads: tuple[str, str], work: int) -> Step:
     more = tuple(table for key, table in tail.tables.items() if key.startswith("x"))
     return Step(
         name,
@@ -233,7 +222,6 @@ def _step(
         reads=(*reads, *more),
         writes=(tail.table,),
         operations=work + tail.operations,
-        expected=closed,
     )
 
 
@@ -250,12 +238,12 @@ def product_plan(
     ``held``: the host places B, and so may put it in the order that blocks of several k steps of kb want.
     """
     c, (m, n, k) = lowering.config, sizes
-    chunk, columns = c.a_bytes // element_bytes, min(c.default_columns, ACCUMULATORS)
+    chunk, columns = c.a_bytes // element_bytes, columns_of_mm(c, 1)
     found: list[tuple[int, int, int]] = []  # cycles, kb, k steps of A at once
     for kb in (1, 2, 4, 8):
         if kb > 1 and (m * kb > c.compute_threads or kb * chunk >= 2 * k or c.kb_mode != "chunk"):
             break
-        k_steps, most = -(-k // (chunk * kb)), min(8, (_FIRST_OFFSET - A_REGISTER) // c.a_registers)
+        k_steps, most = -(-k // (chunk * kb)), min(8, (PLACES - A_REGISTER) // c.a_registers)
         whole_blocks = [b for b in range(1, most + 1) if held and k % (chunk * kb * b) == 0]
         block = min(most, k_steps) if kb == 1 else max(whole_blocks, default=1)
         threads, depth = min(m, c.compute_threads // kb) * kb, chunk * kb
@@ -345,7 +333,7 @@ def lower_convolution(lowering: Lowering, node: Node, after: Group | None = None
         seen = tuple((name, names[name], part) for name, part in windows.items())
         jobs.append(Job(pe, conv_program(mine), (*seen, *tail.windows(windows["C"]))))
     macs = shape.pixels * outs * depth * kh * kw
-    lowering.steps.append(_step(lowering.name("conv"), tail, jobs, (a, b), 2 * macs, {}))
+    lowering.steps.append(_step(lowering.name("conv"), tail, jobs, (a, b), 2 * macs))
 
 
 def _row_as_one_tap_is_better(lowering: Lowering, x: Value, across: int, channels: int) -> bool:

@@ -12,14 +12,14 @@ Below: what a compiled model is made of, tables in memory and steps in order.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from tilewright.hlo import Node, Value
-from tilewright.isa.chip.parts import Part
+from tilewright.isa.chip.segments import Part
 from tilewright.isa.language.program import MachineProgram
 from tilewright.isa.multiply.matmul import MatmulPlan
 
@@ -207,7 +207,6 @@ class Step:
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
     operations: int = 0
-    expected: dict[str, int] = field(default_factory=dict)
     copied: tuple[Source, str, Groups] | None = None
 
 

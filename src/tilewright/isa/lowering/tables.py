@@ -18,7 +18,7 @@ import numpy as np
 
 from tilewright.errors import UnsupportedError
 from tilewright.hlo import Node, Value
-from tilewright.isa.chip.parts import Part, by_dim
+from tilewright.isa.chip.segments import Part, by_dim
 from tilewright.isa.language.assemble import assemble
 from tilewright.isa.language.config import MatrixUnitConfig
 from tilewright.isa.language.instructions import ELEMENT_TYPES

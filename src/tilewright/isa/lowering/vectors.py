@@ -16,7 +16,7 @@ import numpy as np
 
 from tilewright.errors import UnsupportedError
 from tilewright.hlo import Node, Value
-from tilewright.isa.chip.parts import Part, by_dim
+from tilewright.isa.chip.segments import Part, by_dim
 from tilewright.isa.lowering.reading import Group, Reading, machine_type
 from tilewright.isa.lowering.sources import Groups, Job
 from tilewright.isa.lowering.tables import Lowering, folded

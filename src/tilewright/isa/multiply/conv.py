@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import UnsupportedError, UsageError
-from tilewright.isa.chip.parts import Part, by_dim
-from tilewright.isa.chip.segments import TensorMemory
+from tilewright.isa.chip.segments import Part, TensorMemory, by_dim
 from tilewright.isa.execute.machine import Machine
 from tilewright.isa.execute.run import MatrixUnit
 from tilewright.isa.language.assemble import assemble
@@ -25,11 +24,11 @@ from tilewright.isa.language.counts import Counts
 from tilewright.isa.language.errors import array_of, whole, wholes
 from tilewright.isa.language.program import MachineProgram
 from tilewright.isa.multiply.matmul import (
-    ACCUMULATORS,
     KernelResult,
     MatmulPlan,
     a_bases,
     check,
+    columns_of_mm,
     element_type,
     operand_windows,
     over_blocks,
@@ -37,7 +36,7 @@ from tilewright.isa.multiply.matmul import (
     places,
     result_and_operands,
     result_from,
-    result_of_elements,
+    run_on_elements,
     store,
     stored_weights,
     type_and_signs,
@@ -359,7 +358,7 @@ def conv2d(
     if split not in (None, *SPLITS):
         raise UsageError(f"split {split!r}", how="images, rows or channels")
     written, signs = type_and_signs(element_type(x, "x"), element_type(w, "w"))
-    per_mm = min(config.default_columns, ka * ACCUMULATORS) if columns is None else whole("columns", columns, 1)
+    per_mm = columns_of_mm(config, ka, columns)
     width = shape.outs // shape.groups
     plan = MatmulPlan(
         *(shape.pixels, width, shape.depth, written, signs, x.itemsize, ka, kb, False, "k_outer", per_mm, config),
@@ -479,10 +478,6 @@ def _conv_on_elements(
         machine.page_table("B", mapped=True)
     for name in ("C", *(name for name in tensors if name not in ("A", "B", "C"))):
         machine.page_table(name, mapped=True)
-    programs, pes = [], list[int]()
-    for pe, mine, windows in conv_shares(conv, tensors["A"].shape, tensors["B"].shape, split):
-        programs.append(conv_program(mine))
-        machine.start(programs[-1], pe, segments={**windows, **operand_windows(plan.epilogue, windows["C"])})
-        pes.append(pe)
-    runs = machine.run(watch)
-    return result_of_elements(machine, [runs[pe] for pe in pes], programs, machine.chip.dma.bytes("in"))
+    shares = conv_shares(conv, tensors["A"].shape, tensors["B"].shape, split)
+    work = ((pe, conv_program(p), {**seen, **operand_windows(plan.epilogue, seen["C"])}) for pe, p, seen in shares)
+    return run_on_elements(machine, work, watch)

@@ -274,7 +274,8 @@ def expected_conv2d_counts(
     if shape.empty:
         return Counts()
     counts = Counts.together(_of_group(shape, how, *part) for part in _conv_parts(shape, how, split))
-    lines = shape.outs * _lines(shape, how)
+    # Lines of the weights: every tap of an output channel begins one.
+    lines = shape.outs * shape.kernel[0] * shape.kernel[1] * _ceil(shape.depth * element_bytes, config.line_bytes)
     return replace(counts, l2_misses=lines, dram_bytes=lines * config.line_bytes)
 
 
@@ -301,22 +302,13 @@ def _conv_parts(shape: ConvShape, how: _Grouping, split: str | None) -> Iterator
 
 def _of_group(shape: ConvShape, how: _Grouping, pixels: tuple[int, int], group: int, n: int) -> Counts:
     """One group: a product of pixels by channels for every tap of the kernel."""
-    m, k, e = pixels[1] - pixels[0], shape.depth, how.element_bytes
-    taps, column_blocks = shape.kernel[0] * shape.kernel[1], _ceil(n, how.columns)
+    k, e, taps = shape.depth, how.element_bytes, shape.kernel[0] * shape.kernel[1]
+    of_tap = _counts(_Product(pixels[1] - pixels[0], n, k, how, "k_outer", how.config.line_bytes // e, 1), 0)
     # Every load is whole but the last: that of the last group ends with the channels, or with what it may take.
     loaded = how.loaded(k, shape.depth * shape.groups - group * k)
-    touched = _lines_of_walk(k, how.depth, how.config.line_bytes // e)
-    return Counts(
-        **how.work(m, n, k * taps, taps * _ceil(k, how.depth), column_blocks, how.steps(n)),
-        a_bytes_loaded=column_blocks * how.ka * _inside(shape, pixels) * loaded * e,
-        l1_touches=_ceil(m, how.fit) * n * taps * touched,
-        l1_misses=n * _lines(shape, how),
-    )
-
-
-def _lines(shape: ConvShape, how: _Grouping) -> int:
-    """Lines of the weights of one output channel: every tap begins one."""
-    return shape.kernel[0] * shape.kernel[1] * _ceil(shape.depth * how.element_bytes, how.config.line_bytes)
+    in_all = {name: taps * count for name, count in of_tap.to_dict().items()}
+    in_all["a_bytes_loaded"] = _ceil(n, how.columns) * how.ka * _inside(shape, pixels) * loaded * e
+    return Counts(**in_all)
 
 
 def _inside(shape: ConvShape, pixels: tuple[int, int]) -> int:

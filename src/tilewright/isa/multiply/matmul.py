@@ -7,7 +7,7 @@ place.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from itertools import pairwise
@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import UnsupportedError, UsageError
-from tilewright.isa.chip.parts import Part, by_dim
-from tilewright.isa.chip.segments import TensorMemory
+from tilewright.isa.chip.segments import Part, TensorMemory, by_dim
 from tilewright.isa.chip.state import Shown
 from tilewright.isa.execute.machine import Machine
 from tilewright.isa.execute.run import RunResult, run_on, start_state, timeline
@@ -32,7 +31,8 @@ from tilewright.isa.vector.spec import VectorSpec, tensor_of, zeros_of
 from tilewright.layout.index.types import dtype_name
 from tilewright.trace import Event
 
-ACCUMULATORS, A_REGISTER, _PLACES = 256, 256, 280
+ACCUMULATORS, A_REGISTER, PLACES = 256, 256, 280
+"""Registers of products; the first of A, and the first of what each thread knows of its place."""
 SECOND_A = 304
 """Where a second block of A has its registers, and one that the first has no room for."""
 
@@ -120,7 +120,7 @@ def check(plan: MatmulPlan) -> None:
     if plan.buffers > 1 and SECOND_A + plan.held * plan.block_a > c.registers:
         raise UsageError(f"two buffers of {plan.block_a} rounds of A", how="fewer rounds, or more registers")
     # Column by column A stays, and may have all registers behind the offsets.
-    room = max(_PLACES - A_REGISTER, c.registers - SECOND_A if plan.order == "column_outer" else 0)
+    room = max(PLACES - A_REGISTER, c.registers - SECOND_A if plan.order == "column_outer" else 0)
     if plan.block_a > (most := room // plan.held):
         raise UsageError(f"block_a = {plan.block_a} rounds of A", how=f"registers for at most {most}")
     if plan.epilogue is not None:
@@ -268,7 +268,7 @@ def _rounds(plan: MatmulPlan, count: int, tag: str) -> list[str]:
     if not count:
         return []
     by_column = plan.order == "column_outer"
-    first = A_REGISTER if A_REGISTER + plan.held * plan.block_a <= _PLACES else SECOND_A
+    first = A_REGISTER if A_REGISTER + plan.held * plan.block_a <= PLACES else SECOND_A
     elements = own_elements(plan) if plan.block_a == 1 else ""
     load = ["add r294, r286, ur2", f"@p2, ld{elements} r{first}, ur3:rf294:0x00, {plan.held * count}"]
     walk = _round_by_round(plan, count, first, "@p1, " if by_column else "")
@@ -363,6 +363,11 @@ def element_type(array: Array, name: str) -> str:
     return dtype
 
 
+def columns_of_mm(config: MatrixUnitConfig, ka: int, columns: int | None = None) -> int:
+    """Columns per instruction: those that are asked for, else as many as loaders and product registers allow."""
+    return min(config.default_columns, ka * ACCUMULATORS) if columns is None else whole("columns", columns, 1)
+
+
 def type_and_signs(type_a: str, type_b: str) -> tuple[str, str]:
     """What follows ``mm``: ('8', '.sa.ub') for s8 by u8, ('bf16', '') for bf16."""
     integers = type_a[0] in "su" and type_b[0] in "su"
@@ -434,7 +439,7 @@ def matmul(
         raise UsageError(f"A is {list(a.shape)} and B is {list(b.shape)}", how="columns of A and rows of B must agree")
     written, signs = type_and_signs(type_a, type_b)
     (m, k), n = a.shape, b.shape[1]
-    per_mm = min(config.default_columns, ka * ACCUMULATORS) if columns is None else whole("columns", columns, 1)
+    per_mm = columns_of_mm(config, ka, columns)
     plan = MatmulPlan(
         *(m, n, k, written, signs, a.itemsize, ka, kb, transpose_b, order, per_mm, config),
         block_a=whole("block_a", block_a, 1),
@@ -490,9 +495,13 @@ def result_and_operands(plan: MatmulPlan, operands: Mapping[str, Any] | None) ->
     }
 
 
-def operand_windows(spec: VectorSpec | None, part: Part) -> dict[str, Part | tuple[str, Part]]:
+Windows = dict[str, Part | tuple[str, Part]]
+"""What one processing element sees, by its own name: a part of the tensor of that name, or of another."""
+
+
+def operand_windows(spec: VectorSpec | None, part: Part) -> Windows:
     """What one processing element sees of an epilogue's tensors, whose part of C is ``part``."""
-    windows: dict[str, Part | tuple[str, Part]] = {}
+    windows: Windows = {}
     for each in spec.inputs[1:] if spec else ():
         own = each.form in ("full", "row"), each.form in ("full", "col")
         first = tuple(at if mine else 0 for at, mine in zip(part.base, own, strict=True))
@@ -501,18 +510,27 @@ def operand_windows(spec: VectorSpec | None, part: Part) -> dict[str, Part | tup
     return windows
 
 
-def result_of_elements(
+def run_on_elements(
     machine: Machine,
-    runs: Sequence[RunResult],
-    programs: Sequence[MachineProgram],
-    dma_bytes: int = 0,
+    work: Iterable[tuple[int, MachineProgram, Windows]],
+    watch: Callable[[Counts], None] | None = None,
+    out: str = "C",
     buffering: str = "",
-    value: Array | None = None,
 ) -> KernelResult:
-    """C of a kernel over several processing elements (or another ``value``), and what all their runs counted."""
+    """Run a kernel over several processing elements, each its program on its windows; what all their runs counted.
+
+    ``work``: (element, program, windows); ``out``: the tensor that is the value.
+    """
+    pes, programs = list[int](), list[MachineProgram]()
+    for pe, program, windows in work:
+        machine.start(program, pe, segments=windows)
+        pes.append(pe)
+        programs.append(program)
+    every = machine.run(watch)
+    runs = [every[pe] for pe in pes]
     last = max(runs, key=lambda run: run.cycles)
     return replace(
-        result_from(last, machine.tensor("C") if value is None else value, programs[0]),
+        result_from(last, machine.tensor(out), programs[0]),
         counts=Counts.together(run.counts for run in runs),
         traffic=Traffic.together(run.traffic for run in runs),
         moved=Moved.together(run.moved for run in runs),
@@ -524,7 +542,7 @@ def result_of_elements(
         trace=timeline(runs),
         pes=tuple(runs),
         programs=tuple(programs),
-        dma_bytes=dma_bytes,
+        dma_bytes=machine.chip.dma.bytes("in"),
         buffering=buffering,
     )
 
@@ -573,21 +591,18 @@ def _matmul_on_elements(
         for s, cut in enumerate(own_cuts):
             machine.page_table(f"B{pe}_{s}", tensor="B", part=cut, page=page, line=line)
     overlapped = bool(segments) and _overlapped(machine, cuts, double)
-    programs = []
+    work = []
     for pe, part in parts.items():
         mine = replace(plan, m=part.size[0], n=part.size[1])
-        windows: dict[str, Part | tuple[str, Part]] = {"A": Part((part.base[0], 0), (part.size[0], plan.k)), "C": part}
+        windows: Windows = {"A": Part((part.base[0], 0), (part.size[0], plan.k)), "C": part}
         windows |= operand_windows(plan.epilogue, part)
         if segments:
             windows |= {f"B{s}": (f"B{pe}_{s}", Part((0, 0), cut.size)) for s, cut in enumerate(cuts[pe])}
-            programs.append(streamed_program(mine, widths[pe], overlapped))
+            work.append((pe, streamed_program(mine, widths[pe], overlapped), windows))
         else:
             (windows["B"],) = _cuts(plan, part, (part.size[1],))
-            programs.append(matmul_program(mine))
-        machine.start(programs[-1], pe, segments=windows)
-    runs = machine.run(watch)
-    buffering = "" if not segments else "double" if overlapped else "serial"
-    return result_of_elements(machine, [runs[pe] for pe in parts], programs, machine.chip.dma.bytes("in"), buffering)
+            work.append((pe, matmul_program(mine), windows))
+    return run_on_elements(machine, work, watch, buffering="" if not segments else "double" if overlapped else "serial")
 
 
 def _split(plan: MatmulPlan, split: str | None, segments: int | None) -> str:

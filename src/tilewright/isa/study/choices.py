@@ -18,7 +18,7 @@ from tilewright.isa.language.config import MatrixUnitConfig
 from tilewright.isa.language.counts import Counts
 from tilewright.isa.multiply.conv import MOST_TAPS, SPLITS, ConvShape, conv2d, conv_shape
 from tilewright.isa.multiply.expected import expected_conv2d_counts, expected_counts
-from tilewright.isa.multiply.matmul import A_REGISTER, ACCUMULATORS, KernelResult, matmul
+from tilewright.isa.multiply.matmul import A_REGISTER, ACCUMULATORS, PLACES, KernelResult, columns_of_mm, matmul
 
 Runs = tuple[list[KernelResult], tuple[int, ...]]
 """Runs without values, and how often each counts."""
@@ -26,8 +26,6 @@ _MOST_LOADS = 1 << 20
 """Columns loaded by a run that is timed as a whole; of larger ones three row blocks are, if there are more."""
 _FEW_ROWS = 8
 """Rows below which A is next to nothing, and how several threads to a row load it matters little."""
-_FIRST_OFFSET = 280
-"""The first register behind those of A."""
 
 
 _WORDS = {"columns": "{} columns", "line": "line {}", "page": "page {}", "split": "split by {}"}
@@ -177,11 +175,6 @@ class Problem:
         return matmul(a, b, _without_values(self.config), **choice.options)
 
 
-def default_columns(config: MatrixUnitConfig, ka: int) -> int:
-    """Columns per instruction unless they are chosen."""
-    return min(config.default_columns, ka * ACCUMULATORS)
-
-
 def _tails(problem: Problem, fixed: Mapping[str, Any], plain: Choice) -> Iterator[Choice]:
     """The last rows with as many threads to each as there are, and as a power of two."""
     c, e = problem.config, problem.element_bytes
@@ -203,7 +196,7 @@ def _blocks_of_a(problem: Problem, fixed: Mapping[str, Any], plain: Choice) -> I
     first one is soon there.
     """
     c, e, kb = problem.config, problem.element_bytes, plain.kb
-    k_steps, room = -(-problem.k // c.depth(e, kb)), (280 - 256) // c.a_registers_read(e, kb)
+    k_steps, room = -(-problem.k // c.depth(e, kb)), (PLACES - A_REGISTER) // c.a_registers_read(e, kb)
     few = kb > 1 and problem.m < _FEW_ROWS
     per_line = min(max(1, c.line_bytes // c.a_bytes), room)
     for block in dict.fromkeys((per_line, *([] if few else [per_line // 2]), *([room] if kb == 1 else []))):
@@ -214,7 +207,7 @@ def _blocks_of_a(problem: Problem, fixed: Mapping[str, Any], plain: Choice) -> I
         for split in _splits(problem, fixed):
             yield replace(plain, block_a=block, split=split)
         if c.pes == 1 and plain.line is None and not few and not {"segments", "page"} & fixed.keys():
-            blocks, wide = -(-problem.n // (plain.columns or default_columns(c, plain.ka))), max(1, c.line_bytes // e)
+            blocks, wide = -(-problem.n // columns_of_mm(c, plain.ka, plain.columns)), max(1, c.line_bytes // e)
             for segments in dict.fromkeys((blocks, 1, min(2, problem.n)) if kb == 1 else (1,)):
                 share = -(-problem.n // segments)
                 for high in dict.fromkeys((share, -(-share // 2))):
@@ -249,7 +242,7 @@ def _groups(
 
 def _columns(problem: Problem, ka: int) -> list[int | None]:
     """By default, as many as registers and loaders allow, and blocks of N that are even."""
-    c, usual = problem.config, default_columns(problem.config, ka)
+    c, usual = problem.config, columns_of_mm(problem.config, ka)
     registers = ACCUMULATORS if c.acc_window is None else max(1, min(ACCUMULATORS, c.acc_window[1]))
     most = min(c.loader_threads, ka * registers)
     widths: list[int | None] = [None]
@@ -320,7 +313,7 @@ def _busy(
 ) -> dict[str, int]:
     """Cycles of the math unit, the load-store unit and L2's bus for what was counted of [rows, columns] ``sums``."""
     rows, columns = sums
-    local = -(-min(choice.columns or default_columns(c, choice.ka), columns) // choice.ka)  # of a thread
+    local = -(-min(columns_of_mm(c, choice.ka, choice.columns), columns) // choice.ka)  # of a thread
     stored = max(4 * rows * columns // c.line_bytes, rows * -(-columns // local))
     asked = max(-(-counts.l1_touches // c.l1_ports), counts.column_loads) + (a_lines + stored) // c.l1_ports
     own = 0 if c.loads_through_l1 else counts.a_bytes_loaded
@@ -391,7 +384,7 @@ class ConvProblem:
         width = shape.outs // shape.groups
         for ka, kb in _groups(c, self.element_bytes, (shape.pixels, width, shape.depth), fixed, all_threads=True):
             widths: list[int | None] = [None]
-            usual = default_columns(c, ka)
+            usual = columns_of_mm(c, ka)
             if width > usual and width % usual:
                 widths.append(-(-width // -(-width // usual)))
             columns, splits = (
@@ -439,7 +432,7 @@ def _conv_blocks(problem: ConvProblem, kb: int, fixed: Mapping[str, Any]) -> Ite
     c, shape, e = problem.config, problem.shape, problem.element_bytes
     depth, own = c.depth(e, kb), c.chunk(e, kb) * e
     several = 1 < shape.kernel[0] * shape.kernel[1] <= MOST_TAPS
-    most = min((_FIRST_OFFSET - A_REGISTER) // c.a_registers, max(1, c.line_bytes // c.a_bytes))
+    most = min((PLACES - A_REGISTER) // c.a_registers, max(1, c.line_bytes // c.a_bytes))
     blocks = _allowed(fixed, "block_a", (1 << n for n in range(most.bit_length())))
     for block, buffers in product(blocks, _allowed(fixed, "buffers", (1, 2))):
         fits = shape.depth % (depth * block * buffers) == 0 or (several and shape.depth == depth * block)

@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.isa.chip.segments import make_storage, whole_segment
-from tilewright.isa.chip.state import Cache
-from tilewright.isa.execute.operands import NOT_SEEN, reach_elements
+from tilewright.isa.chip.state import map_page, new_chip
+from tilewright.isa.execute.operands import reach_elements
+from tilewright.isa.execute.tensor import walk_columns
+from tilewright.isa.kernels import records
+from tilewright.isa.kernels.records import Record
 from tilewright.isa.language.config import MatrixUnitConfig
 from tilewright.isa.multiply.matmul import matmul
 
@@ -188,25 +190,22 @@ def column_walk_misses(
     ``pitch``: bytes from row to row; ``outer``: k in steps of 8 is the outer loop, as for the k_outer order.
     """
     from tilewright.isa.kernels.cache_kernels import lru_touch
-    from tilewright.isa.kernels.memory_kernels import touch_columns
 
-    storage = make_storage("B", np.zeros((256, 256), np.int8), 0, 64, page=None if pitch is None else (256, pitch))
-    storage.table.phys[:] = np.arange(storage.map.num_pages) * storage.page_bytes
-    segment = whole_segment(storage, 1, "B")
-    segment.begin_retention()
-    own = storage.total_bytes // 64
-    caches = Cache.of(own + 256, lines, ways).cells, Cache.of(own + 256, own + 256, 0).cells
-    depth = 8 if outer else 256
-    pages, kept = (storage.table.in_l2, storage.map.page_elements, 6), (segment.selected, segment.awaited, segment.walk)
-    retain, totals, misses = (retention is not None, retention != "evict"), np.zeros(4, np.int64), 0
+    chip = new_chip(MatrixUnitConfig(l1_bytes=64 * lines, l1_ways=ways, retention=retention or "off"))
+    pe, page = chip.pes[0], None if pitch is None else (256, pitch)
+    tensors = [("B", np.zeros((256, 256), np.int8), {"page": page}), ("others", np.zeros((256, 64), np.int8), {})]
+    storage, others = chip.add_all(tensors)
+    for number in range(storage.map.num_pages):
+        map_page(chip, storage, number)
+    segment, depth = pe.segments[pe.names["B"]], 8 if outer else 256
+    row = {"x": 0, "x_place": -1, "guard_place": -1, "handle": segment.handle}
+    mm: dict[str, Any] = {"depth": depth, "on": np.ones(256, bool), "timing": pe.clock.line_times(1, 0)}
     for begin in range(0, 256, depth):
         at = np.stack([np.arange(256), np.full(256, begin)], axis=1)
         reach = reach_elements(segment, at, np.full(256, depth), depth, 1)
-        for column in range(256):
-            out = np.zeros((1, 3), np.int64)
-            walked, deep = (reach.ids, reach.places), np.empty(depth, np.int64)
-            touch_columns(walked, np.array([column]), pages, retain, kept, caches, out, totals, deep, NOT_SEEN)
-            misses += int(out[0, 1])
-            if foreign and lru_touch(caches[0], own + column, retention != "evict"):
-                lru_touch(caches[1], own + column, True)
-    return misses
+        for columns in np.arange(256).reshape(-1, 1 if foreign else 256):
+            fill = Record(records.FILL, {"k": 0, "rounds": 0, "columns": len(columns), "steps": len(columns)})
+            walk_columns(pe, segment, at, reach, 1, columns, row, mm | {"fill": fill, "step_of": columns})
+            if foreign:
+                lru_touch(pe.l1.cells, others.home // 64 + int(columns[0]), retention != "evict")
+    return pe.counts.l1_misses

@@ -25,7 +25,7 @@ from tilewright.isa.language.config import MatrixUnitConfig, checked_config
 from tilewright.isa.language.counts import Counts, Traffic
 from tilewright.isa.language.errors import KINDS, ErrorRecord, whole
 from tilewright.isa.language.program import Address, Instruction, Label, MachineProgram
-from tilewright.isa.study.heat import new_heat
+from tilewright.isa.study.profile import new_heat
 
 Array = np.ndarray[Any, Any]
 MOST = 1 << 26

@@ -16,7 +16,7 @@ import ml_dtypes
 import numpy as np
 
 from tilewright.errors import UnsupportedError
-from tilewright.isa.execute.conversions import ends_of
+from tilewright.isa.execute.operands import ends_of
 from tilewright.isa.execute.vector import IDENTITIES
 from tilewright.isa.vector.spec import COMPARISONS, Op, Value, VectorSpec, is_float, machine_type, size_of
 

@@ -16,15 +16,14 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import UnsupportedError, UsageError
-from tilewright.isa.chip.parts import Part, by_dim
-from tilewright.isa.chip.segments import TensorMemory
+from tilewright.isa.chip.segments import Part, TensorMemory, by_dim
 from tilewright.isa.execute.machine import Machine
 from tilewright.isa.execute.run import MatrixUnit
 from tilewright.isa.language.assemble import assemble
 from tilewright.isa.language.config import MatrixUnitConfig, checked_config
 from tilewright.isa.language.errors import array_of
 from tilewright.isa.language.program import MachineProgram
-from tilewright.isa.multiply.matmul import KernelResult, result_from, result_of_elements
+from tilewright.isa.multiply.matmul import KernelResult, Windows, result_from, run_on_elements
 from tilewright.isa.vector.emit import Emitter, Layout, Reg, emit, uses_of
 from tilewright.isa.vector.spec import (
     FLOATS,
@@ -258,16 +257,14 @@ def _on_elements(
     for name in machine.system:
         machine.page_table(name, mapped=True)
     divided = {each.name for each in spec.inputs if each.form in ("full", "row")} | set(zeros)
-    programs, parts = [], {pe: part for pe, (part,) in by_dim((spec.rows, spec.cols), 0, config.pes).items()}
-    for pe, part in parts.items():
+    work = []
+    for pe, (part,) in by_dim((spec.rows, spec.cols), 0, config.pes).items():
         (first, _), (rows, _) = part.base, part.size
-        programs.append(vector_program(replace(spec, rows=rows, first=spec.first + first), config))
-        windows = {name: Part((first, 0), (rows, machine.system[name].shape[1])) for name in divided}
-        machine.start(programs[-1], pe, segments=windows)
-    runs = machine.run()
-    values = {name: machine.tensor(name) for name in zeros}
-    made = result_of_elements(machine, [runs[pe] for pe in parts], programs, value=next(iter(values.values())))
-    return made, values
+        program = vector_program(replace(spec, rows=rows, first=spec.first + first), config)
+        windows: Windows = {name: Part((first, 0), (rows, machine.system[name].shape[1])) for name in divided}
+        work.append((pe, program, windows))
+    made = run_on_elements(machine, work, out=spec.outputs[0].name)
+    return made, {name: machine.tensor(name) for name in zeros}
 
 
 # Softmax, layer norm and RMS norm.
