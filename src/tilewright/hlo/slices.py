@@ -9,12 +9,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 
+from tilewright.errors import TilewrightError
 from tilewright.hlo.program import Program
+from tilewright.hlo.proving.tpu import chip_topology, compiled_for_tpu
 from tilewright.hlo.reporting.buffers import lifetimes
 from tilewright.hlo.reporting.types import Suggestion
 from tilewright.hlo.semantics.collectives import Collective, collectives
 from tilewright.hlo.semantics.context import Context
-from tilewright.hlo.semantics.partitioning import Replicated, partitioned
+from tilewright.hlo.semantics.partitioning import Replicated, by_shardy, devices_in, partitioned
 from tilewright.hlo.semantics.runs import Runs, count_runs
 from tilewright.hlo.timing.estimate import estimate
 from tilewright.hlo.timing.links import Torus
@@ -28,6 +30,10 @@ from tilewright.render.tables import Heading, Table
 from tilewright.targets import Target
 from tilewright.targets import target as find_target
 
+_OPINIONS: tuple[Heading, ...] = (
+    *("partitioned by", ("step", "seconds"), ("exposed", "seconds"), ("a device holds", "bytes")),
+    *(("arguments", "bytes"), ("sent by a device", "bytes"), "exchanges"),
+)
 _EXCHANGES: tuple[Heading, ...] = ("exchange", "over", ("runs", "count"), ("sent by a device", "bytes"), "line")
 
 
@@ -52,15 +58,17 @@ class Partition:
     devices: int
     target: Target = field(repr=False)
     replicated: tuple[Replicated, ...] = field(repr=False)
+    sizes: Mapping[str, int] = field(default_factory=dict, repr=False)  # in bytes, as the TPU's compiler says them
 
     @cached_property
     def arguments_bytes(self) -> int:
-        return self._bytes(op.shape for op in self.program.entry.operations if op.opcode == "parameter")
+        said = self.sizes.get("argument")
+        return said or self._bytes(op.shape for op in self.program.entry.operations if op.opcode == "parameter")
 
     @cached_property
     def outputs_bytes(self) -> int:
         root = self.program.entry.root
-        return self._bytes(iter(root.operand_shapes if root is not None else ()))
+        return self.sizes.get("output") or self._bytes(iter(root.operand_shapes if root is not None else ()))
 
     def _bytes(self, shapes: Iterator[str]) -> int:
         context = Context(self.program, self.target)
@@ -68,7 +76,8 @@ class Partition:
 
     @cached_property
     def peak_bytes(self) -> int:
-        return lifetimes(self.program, self.target).peak
+        own = sum(self.sizes.values()) - 2 * self.sizes.get("alias", 0)  # what is written over counts once
+        return own or lifetimes(self.program, self.target).peak
 
     @cached_property
     def collectives(self) -> tuple[Collective, ...]:
@@ -82,6 +91,11 @@ class Partition:
     def runs(self) -> Mapping[str, Runs]:
         """Computation -> how often it runs."""
         return count_runs(self.program)[0]
+
+    @cached_property
+    def sent_bytes(self) -> int:
+        """What a device sends in a step."""
+        return sum(each.bytes * self.runs[each.computation].count for each in self.collectives)
 
     @cached_property
     def slice(self) -> Slice | None:
@@ -112,8 +126,10 @@ class Partition:
             f"a step {seconds_text(step.device_seconds)}, {share} of it exposed communication; a device holds {holds}"
         )
 
-    def lines(self, changes: Sequence[Suggestion] = (), top: int = 10) -> Iterator[str | Table]:
-        """For a terminal: the head, the changes that pay most, the slice, the exchanges by their bytes."""
+    def lines(
+        self, changes: Sequence[Suggestion] = (), top: int = 10, opinions: Sequence[Opinion] = ()
+    ) -> Iterator[str | Table]:
+        """For a terminal: the head, the changes that pay most, who else cuts it how, the exchanges by their bytes."""
         yield f"{self.program.name} on {self.devices} devices of {self.target.name}: {self.head()}"
         yield from ["   # " + "saves".rjust(9) + "  what pays most"] * bool(changes)
         for number, each in enumerate(changes[:3], 1):
@@ -121,6 +137,9 @@ class Partition:
             saved = seconds_text((each.saved_us or 0.0) / 1e6)
             words = f"{number:>4} {saved:>9}  {place}{each.what}: {each.how}"
             yield from textwrap.wrap(words, 120, subsequent_indent=" " * 16, break_on_hyphens=False)
+        if opinions:
+            yield ""
+            yield Table(_OPINIONS, [each.row() for each in opinions])
         yield ""
         yield Table(_EXCHANGES, self._exchanges()[:top])
 
@@ -137,19 +156,67 @@ class Partition:
         ordered = sorted(sums.items(), key=lambda item: -item[1][1])
         return [(op, axes, times, sent, line) for (op, axes, line), (times, sent) in ordered]
 
-    def to_html(self, changes: Sequence[Suggestion] = ()) -> str:
-        """A page: the changes, the torus with the bytes over its links, the exchanges, the step's lanes."""
+    def to_html(self, changes: Sequence[Suggestion] = (), opinions: Sequence[Opinion] = ()) -> str:
+        """A page: the changes, who else cuts it how, the torus with the bytes over its links, the exchanges, the step's lanes."""
         page = Page(f"{self.program.name} on {self.devices} devices of {self.target.name}", self.head())
         told = [
             Step(f"{each.what}: {each.how}", why=each.source, worth=seconds_text((each.saved_us or 0.0) / 1e6))
             for each in changes
         ]
         page.section("changes", "What pays most", *([steps(told)] if told else ["nothing that was tried pays"]))
+        if opinions:
+            page.section("opinions", "Who cuts it how", table(_OPINIONS, [each.row() for each in opinions]))
         if self.slice is not None and self.link_bytes and prod(self.slice.torus) <= 256:
             page.section("torus", "Bytes over each link", f"It is of {self.slice}.", self.slice.to_svg(self.link_bytes))
         page.section("exchanges", "Exchanges", table(_EXCHANGES, self._exchanges()))
         page.section("lanes", "Lanes over the step", *lanes([("", self.step)]))
         return page.html()
+
+
+@dataclass(frozen=True)
+class Opinion:
+    """What another partitioner makes of the same program: ``part``, or ``refused``, why it makes nothing of it."""
+
+    by: str
+    part: Partition | None = None
+    refused: str = ""
+
+    def row(self) -> tuple[object, ...]:
+        if (part := self.part) is None:
+            return self.by, None, None, None, None, None, self.refused
+        counts = Counter(each.op for each in part.collectives)
+        exchanges = ", ".join(f"{op} {count}" for op, count in sorted(counts.items())) or "none"
+        step = part.step.device_seconds, part.step.exposed_seconds
+        return self.by, *step, part.peak_bytes, part.arguments_bytes, part.sent_bytes, exchanges
+
+    def to_json(self) -> dict[str, object]:
+        names = ("by", "step", "exposed", "peak_bytes", "arguments_bytes", "sent_bytes", "exchanges")
+        return dict(zip(names, self.row(), strict=True)) if self.part else {"by": self.by, "refused": self.refused}
+
+
+def opinions(program: Program, target: Target, compiled: bool = False) -> list[Opinion]:
+    """What XLA's partitioner makes of a program, what Shardy's own passes do, and where asked the TPU's compiler.
+
+    Steps are modelled of what each makes. Bytes of the compiler are its own figures, all others ours. Raises
+    UnsupportedError where that compiler is asked for and not installed.
+    """
+    if compiled:
+        chip_topology(target.name)
+
+    def compiler() -> Opinion:
+        made = compiled_for_tpu(program, target.name)
+        return Opinion(f"TPU ({made.compiler})", Partition(made.program, devices, target, (), made.sizes))
+
+    def shardy() -> Opinion:
+        return Opinion("Shardy's passes", Partition(by_shardy(program)[0], devices, target, ()))
+
+    found, devices = [Opinion("XLA (jaxlib)", partition(program, target))], devices_in(program)
+    for by, ask in [("Shardy's passes", shardy), *[("TPU", compiler)] * compiled]:
+        try:
+            found.append(ask())
+        except TilewrightError as error:
+            found.append(Opinion(by, refused=f"{error.what}{f': {error.how}' if error.how else ''}"))
+    return found
 
 
 def partition(program: Program, target: Target | str) -> Partition:
