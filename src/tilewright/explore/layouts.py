@@ -76,7 +76,9 @@ def _counted_in_all(layout: MeshLayout, scene: Scene) -> Scene:
         starts = [[layout.starts(device) or (-1,) * layout.rank for device in row] for row in panel.places[..., 0]]
         places, indices = np.concatenate([panel.places, np.zeros_like(panel.places)], -1), np.array(starts, np.int64)
         heading = f"devices, choose one to open it{panel.heading.partition('device')[2].removeprefix(' holds')}"
-        return replace(panel, heading=heading, labels=each_cell(str, panel.places[..., 0]), indices=indices, places=places)
+        return replace(
+            panel, heading=heading, labels=each_cell(str, panel.places[..., 0]), indices=indices, places=places
+        )
 
     opened = scene.opened or 0
     panels = tuple(tuple(panel_of(panel, opened) for panel in row) for row in scene.panels)
@@ -206,7 +208,10 @@ def _cells(scene: Scene) -> dict[str, Any]:
         "levels": [{"name": v.name, "rows": v.row_period, "columns": v.column_period} for v in scene.levels],
         "opened": scene.opened,
         "rows": [1] * bool(scene.devices) + [len(row) for row in scene.panels],
-        "panels": [*map(_panel, filter(None, [scene.devices])), *(_panel(each) for row in scene.panels for each in row)],
+        "panels": [
+            *map(_panel, filter(None, [scene.devices])),
+            *(_panel(each) for row in scene.panels for each in row),
+        ],
         "strip": [_panel(scene.strip)] if scene.strip else [],
     }
 

@@ -38,6 +38,8 @@ _TYPE = re.compile(r"(tensor<[^<>]*(?:<[^<>]*>)?>)\s*(?:loc\(.*\)\s*)?$")
 _FUNCTION = re.compile(r"^\s*func\.func\b", re.M)
 _SAME = frozenset({"convert", "copy", "reshape", "transpose"})
 """Operations whose result is an array as it came in, in another form."""
+_EXCHANGES = 256
+"""Of one kind and group that are looked at."""
 _MOST = 3
 """Sums over devices, and places where arrays are put whole, that are tried."""
 
@@ -46,11 +48,12 @@ def sharding_advice(program: Program, target: Target | str, every: bool = True) 
     """Changes to a StableHLO program with Shardy's shardings that pay, most modelled time saved first.
 
     Where an array is put whole on every device for want of a way between two shardings: the sharding to write between
-    them, and where Shardy's own passes send less, those that they go through. Where a sum over devices leaves copies: that each keeps its part. Arrays that are given away and lie in copies
-    over an axis: that they are cut over it. The axes of the mesh in another order on the torus. What was tried and did
-    not pay is not told; without Shardy's shardings nothing is tried. ``every=False``: only the first of these.
-    What a loop gathers anew at each trip, though it stays the same, and small exchanges that could be one are told
-    without a trial, with what the time model says of them; the last of dumps, too.
+    them, and where Shardy's own passes send less, those that they go through. Where a sum over devices leaves copies:
+    that each keeps its part. Arrays that are given away and lie in copies over an axis: that they are cut over it. The
+    axes of the mesh in another order on the torus. What was tried and did not pay is not told; without Shardy's
+    shardings nothing is tried. ``every=False``: only the first of these. What a loop gathers anew at each trip, though
+    it stays the same, and small exchanges that could be one are told without a trial, with what the time model says of
+    them; the last of dumps, too.
     """
     machine = find_target(target) if isinstance(target, str) else target
     if program.kind == "hlo":
@@ -279,21 +282,29 @@ def _joined(now: Partition) -> Iterator[Suggestion]:
     def microseconds(several: Sequence[Operation]) -> float:
         given = [layout for op in several for shape in op.operand_shapes for layout in context.layouts(shape)]
         made = [layout for op in several for layout in context.layouts(op.shape)]
-        tiles = ([Tiles.of(layout) for layout in some] for some in (given, made))
-        return links.exchange_us(several[0], *tiles, now.devices, now.slice)[0] if links is not None else 0.0
+        before, behind = ([Tiles.of(layout) for layout in some] for some in (given, made))
+        return links.exchange_us(several[0], before, behind, now.devices, now.slice)[0] if links is not None else 0.0
 
+    found, all_us = list[tuple[float, str, list[Operation]]](), 0.0
     for (computation, kind, _), names in alike.items():
-        waits, apart = dict[str, set[str]](), list[Operation]()  # operation -> those of the exchanges it waits for
-        for op in now.program.by_name[computation].operations if len(names) > 1 else ():
-            found = waits[op.name] = set[str]().union(*(waits.get(name.split("#")[0], ()) for name in op.operands))
-            if op.name in names and not op.opcode.endswith("-start"):
-                if found.isdisjoint(each.name for each in apart):
-                    apart.append(op)
-                found.add(op.name)
-        saved = (sum(microseconds([op]) for op in apart) - microseconds(apart)) if len(apart) > 1 else 0.0
-        saved, step = saved * now.runs[computation].count, now.step.device_seconds * 1e6
+        bits = {name: 1 << k for k, name in enumerate(sorted(names)[:_EXCHANGES])}
+        waits, apart, kept = dict[str, int](), list[Operation](), 0  # operation -> those it waits for, as bits
+        for op in now.program.by_name[computation].operations:
+            before = 0
+            for name in op.operands:
+                before |= waits.get(name.partition("#")[0], 0)
+            if op.name in bits and not op.opcode.endswith("-start") and not before & kept:
+                apart.append(op)
+                kept |= bits[op.name]
+            waits[op.name] = before | bits.get(op.name, 0)
+        one_by_one, runs = sum(microseconds([op]) for op in apart), now.runs[computation].count
+        all_us += one_by_one * runs
+        if len(apart) > 1:
+            found.append(((one_by_one - microseconds(apart)) * runs, kind, apart))
+    for saved, kind, apart in found:
+        step = max(all_us, now.step.device_seconds * 1e6 if saved > _SMALL * all_us else 0.0)
         if saved > _SMALL * step:
-            what = f"{len(apart)} {kind}s ({', '.join(op.shape for op in apart[:3])}) over the same devices begin one by one"
+            what = f"{len(apart)} {kind}s ({', '.join(op.shape for op in apart[:3])}) over the same devices, one by one"
             how = "put them together before (jnp.stack, other types by jax.lax.bitcast_convert_type) and exchange that"
             made = _suggestion("small-exchanges", what, how, apart[0].source)
             yield replace(made, saved_us=saved, factor=step / (step - saved))

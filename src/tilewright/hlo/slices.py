@@ -157,7 +157,7 @@ class Partition:
         return [(op, axes, times, sent, line) for (op, axes, line), (times, sent) in ordered]
 
     def to_html(self, changes: Sequence[Suggestion] = (), opinions: Sequence[Opinion] = ()) -> str:
-        """A page: the changes, who else cuts it how, the torus with the bytes over its links, the exchanges, the step's lanes."""
+        """A page: the changes, who else cuts it how, the torus and its links, the exchanges, the step's lanes."""
         page = Page(f"{self.program.name} on {self.devices} devices of {self.target.name}", self.head())
         told = [
             Step(f"{each.what}: {each.how}", why=each.source, worth=seconds_text((each.saved_us or 0.0) / 1e6))

@@ -225,22 +225,22 @@ def compiled_for_tpu(program: Program, chip: str = "v5e", timeout: float = 300.0
         machine, said = find_target(f"tpu-{chip.removeprefix('tpu-')}"), slice_said(program.text, devices)
         said |= {key: program.attributes[key] for key in ("topology",) if key in program.attributes}
         torus = Torus.of(machine)
-        on = torus.slice_of(replace(program, attributes=program.attributes | said)) if torus is not None else None
+        on = torus.slice_of(replace(program, attributes={**program.attributes, **said})) if torus is not None else None
         if on is None:
             raise UnsupportedError(f"{devices} devices are no slice of {machine.name}")
         topology = _of_slice(topology["topology"].partition(":")[0], on)
     versions, [answer] = _ask(topology, [program.text], timeout, time.monotonic() + timeout)
     made = _module(answer)
-    made = replace(made, name=program.name, attributes=made.attributes | said)
+    made = replace(made, name=program.name, attributes={**made.attributes, **said})
     return Compiled(made, _compiler(versions), answer["sizes"])
 
 
 def _of_slice(family: str, on: Slice) -> dict[str, Any]:
-    """The topology of a slice, and the chip of each device on it; dims of one chip stand last, as its compiler has it."""
+    """The topology of a slice, and the chip of each device on it; dims of one chip stand last, as libtpu has it."""
     order = sorted(range(len(on.torus)), key=lambda dim: on.torus[dim] == 1)
     dims = [on.torus[dim] for dim in order]
     places = [[chip[0], *(chip[1 + dim] for dim in order)] for chip in on.chips]
-    more = {"chips_per_host_bounds": [*dims, 1][:3]} if len(dims) == 2 and 1 in dims else {}
+    more: dict[str, Any] = {"chips_per_host_bounds": [*dims, 1][:3]} if len(dims) == 2 and 1 in dims else {}
     slices = 1 + max(place[0] for place in places)
     more |= {"num_slices": slices} if slices > 1 else {}
     return {"topology": f"{family}:{'x'.join(map(str, dims))}", "places": places, "more": more}

@@ -235,7 +235,7 @@ class Slice:
                     found.update(dict.fromkeys(there, most * right))
                     for at, dim, step in there:  # and back over the same links
                         far = (at[dim] + step) % self.torus[dim - 1]
-                        found[(*at[:dim], far, *at[dim + 1 :]), dim, -step] += most * left
+                        found.update({((*at[:dim], far, *at[dim + 1 :]), dim, -step): most * left})
         return found
 
     def _lines(self, chips: Sequence[Chip], extent: Extent, dims: int, passed: set[int]) -> list[list[Chip]]:
