@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
+from typing import Any
 
 from tilewright.errors import TilewrightError
 from tilewright.hlo.program import Program
@@ -31,7 +32,7 @@ from tilewright.targets import Target
 from tilewright.targets import target as find_target
 
 _OPINIONS: tuple[Heading, ...] = (
-    *("partitioned by", ("step", "seconds"), ("exposed", "seconds"), ("a device holds", "bytes")),
+    *("", ("step", "seconds"), ("exposed", "seconds"), ("a device holds", "bytes")),
     *(("arguments", "bytes"), ("sent by a device", "bytes"), "exchanges"),
 )
 _EXCHANGES: tuple[Heading, ...] = ("exchange", "over", ("runs", "count"), ("sent by a device", "bytes"), "line")
@@ -127,7 +128,7 @@ class Partition:
         )
 
     def lines(
-        self, changes: Sequence[Suggestion] = (), top: int = 10, opinions: Sequence[Opinion] = ()
+        self, changes: Sequence[Suggestion] = (), top: int = 10, opinions: Sequence[Mapping[str, Any]] = ()
     ) -> Iterator[str | Table]:
         """For a terminal: the head, the changes that pay most, who else cuts it how, the exchanges by their bytes."""
         yield f"{self.program.name} on {self.devices} devices of {self.target.name}: {self.head()}"
@@ -139,7 +140,7 @@ class Partition:
             yield from textwrap.wrap(words, 120, subsequent_indent=" " * 16, break_on_hyphens=False)
         if opinions:
             yield ""
-            yield Table(_OPINIONS, [each.row() for each in opinions])
+            yield Table(_OPINIONS, _opinion_rows(opinions))
         yield ""
         yield Table(_EXCHANGES, self._exchanges()[:top])
 
@@ -156,7 +157,7 @@ class Partition:
         ordered = sorted(sums.items(), key=lambda item: -item[1][1])
         return [(op, axes, times, sent, line) for (op, axes, line), (times, sent) in ordered]
 
-    def to_html(self, changes: Sequence[Suggestion] = (), opinions: Sequence[Opinion] = ()) -> str:
+    def to_html(self, changes: Sequence[Suggestion] = (), opinions: Sequence[Mapping[str, Any]] = ()) -> str:
         """A page: the changes, who else cuts it how, the torus and its links, the exchanges, the step's lanes."""
         page = Page(f"{self.program.name} on {self.devices} devices of {self.target.name}", self.head())
         told = [
@@ -165,7 +166,7 @@ class Partition:
         ]
         page.section("changes", "What pays most", *([steps(told)] if told else ["nothing that was tried pays"]))
         if opinions:
-            page.section("opinions", "Who cuts it how", table(_OPINIONS, [each.row() for each in opinions]))
+            page.section("opinions", "Who cuts it how", table(_OPINIONS, _opinion_rows(opinions)))
         if self.slice is not None and self.link_bytes and prod(self.slice.torus) <= 256:
             page.section("torus", "Bytes over each link", f"It is of {self.slice}.", self.slice.to_svg(self.link_bytes))
         page.section("exchanges", "Exchanges", table(_EXCHANGES, self._exchanges()))
@@ -173,50 +174,45 @@ class Partition:
         return page.html()
 
 
-@dataclass(frozen=True)
-class Opinion:
-    """What another partitioner makes of the same program: ``part``, or ``refused``, why it makes nothing of it."""
-
-    by: str
-    part: Partition | None = None
-    refused: str = ""
-
-    def row(self) -> tuple[object, ...]:
-        if (part := self.part) is None:
-            return self.by, None, None, None, None, None, self.refused
-        counts = Counter(each.op for each in part.collectives)
-        exchanges = ", ".join(f"{op} {count}" for op, count in sorted(counts.items())) or "none"
-        step = part.step.device_seconds, part.step.exposed_seconds
-        return self.by, *step, part.peak_bytes, part.arguments_bytes, part.sent_bytes, exchanges
-
-    def to_json(self) -> dict[str, object]:
-        names = ("by", "step", "exposed", "peak_bytes", "arguments_bytes", "sent_bytes", "exchanges")
-        return dict(zip(names, self.row(), strict=True)) if self.part else {"by": self.by, "refused": self.refused}
-
-
-def opinions(program: Program, target: Target, compiled: bool = False) -> list[Opinion]:
+def opinions(program: Program, target: Target, compiled: bool = False) -> list[dict[str, Any]]:
     """What XLA's partitioner makes of a program, what Shardy's own passes do, and where asked the TPU's compiler.
 
-    Steps are modelled of what each makes. Bytes of the compiler are its own figures, all others ours. Raises
-    UnsupportedError where that compiler is asked for and not installed.
+    Each as a row of plain values, or with why it is ``refused``. Steps are modelled of what each makes; bytes of the
+    compiler are its own figures, all others ours. Raises UnsupportedError where it is asked for and not installed.
     """
+    devices, found = devices_in(program), list[dict[str, Any]]()
+
+    def compiler() -> Partition:
+        made, sizes = compiled_for_tpu(program, target.name)
+        return Partition(made, devices, target, (), sizes)
+
+    ways: dict[str, Callable[[], Partition]] = {
+        "XLA (jaxlib)": lambda: partition(program, target),
+        "Shardy's passes": lambda: Partition(by_shardy(program)[0], devices, target, ()),
+    }
     if compiled:
         chip_topology(target.name)
-
-    def compiler() -> Opinion:
-        made = compiled_for_tpu(program, target.name)
-        return Opinion(f"TPU ({made.compiler})", Partition(made.program, devices, target, (), made.sizes))
-
-    def shardy() -> Opinion:
-        return Opinion("Shardy's passes", Partition(by_shardy(program)[0], devices, target, ()))
-
-    found, devices = [Opinion("XLA (jaxlib)", partition(program, target))], devices_in(program)
-    for by, ask in [("Shardy's passes", shardy), *[("TPU", compiler)] * compiled]:
+        ways["TPU's compiler"] = compiler
+    for by, ask in ways.items():
         try:
-            found.append(ask())
+            part = ask()
         except TilewrightError as error:
-            found.append(Opinion(by, refused=f"{error.what}{f': {error.how}' if error.how else ''}"))
+            found.append({"by": by, "refused": f"{error.what}{f': {error.how}' if error.how else ''}"})
+            continue
+        row = {key: getattr(part, key) for key in ("peak_bytes", "arguments_bytes", "sent_bytes")}
+        step = {"step": part.step.device_seconds, "exposed": part.step.exposed_seconds}
+        by = next((note for note in part.program.notes if note.startswith("compiled by ")), by)
+        found.append({"by": by, **step, **row, "exchanges": dict(Counter(each.op for each in part.collectives))})
     return found
+
+
+def _opinion_rows(opinions: Sequence[Mapping[str, Any]]) -> list[tuple[object, ...]]:
+    keys = ("by", "step", "exposed", "peak_bytes", "arguments_bytes", "sent_bytes")
+    exchanges = (
+        each.get("refused") or ", ".join(f"{op} {n}" for op, n in sorted(each["exchanges"].items())) or "none"
+        for each in opinions
+    )
+    return [(*(each.get(key) for key in keys), made) for each, made in zip(opinions, exchanges)]
 
 
 def partition(program: Program, target: Target | str) -> Partition:

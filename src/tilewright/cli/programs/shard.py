@@ -56,7 +56,7 @@ def shard(
     plain = {key: getattr(part, key) for key in ("devices", "arguments_bytes", "outputs_bytes", "peak_bytes")}
     plain |= {"step": part.step.device_seconds, "exposed": part.step.exposed_seconds, "slice": str(part.slice or "")}
     plain["changes"] = [{key: getattr(each, key) for key in keys} for each in changes]
-    plain["opinions"] = [each.to_json() for each in told]
+    plain["opinions"] = told
     plain["collectives"] = [
         {"op": each.op, "bytes": each.bytes, "groups": each.groups, "source": str(each.source or "")}
         for each in part.collectives

@@ -201,25 +201,16 @@ class TpuComparison:
         return "\n".join(line.rstrip() for line in lines)
 
 
-@dataclass(frozen=True)
-class Compiled:
-    """What the TPU's compiler made: the ``program`` of one device, the compiler's version, its own figures in bytes."""
-
-    program: Program
-    compiler: str
-    sizes: dict[str, int]
-
-
 def compile_for_tpu(program: Program, chip: str = "v5e", timeout: float = 300.0) -> Program:
     """What the TPU's own compiler makes of a StableHLO program, ahead of time: the optimised, scheduled module.
 
     Of a program with shardings it is one device's, on the slice where JAX puts them. Raises as :func:`compare_on_tpu`.
     """
-    return compiled_for_tpu(program, chip, timeout).program
+    return compiled_for_tpu(program, chip, timeout)[0]
 
 
-def compiled_for_tpu(program: Program, chip: str = "v5e", timeout: float = 300.0) -> Compiled:
-    """As :func:`compile_for_tpu`, with what the compiler says of bytes."""
+def compiled_for_tpu(program: Program, chip: str = "v5e", timeout: float = 300.0) -> tuple[Program, dict[str, int]]:
+    """As :func:`compile_for_tpu`, the compiler's version among its notes, and what the compiler says of bytes."""
     devices, topology, said = devices_in(program), chip_topology(chip), dict[str, str]()
     if devices > 1:
         machine, said = find_target(f"tpu-{chip.removeprefix('tpu-')}"), slice_said(program.text, devices)
@@ -230,9 +221,9 @@ def compiled_for_tpu(program: Program, chip: str = "v5e", timeout: float = 300.0
             raise UnsupportedError(f"{devices} devices are no slice of {machine.name}")
         topology = _of_slice(topology["topology"].partition(":")[0], on)
     versions, [answer] = _ask(topology, [program.text], timeout, time.monotonic() + timeout)
-    made = _module(answer)
-    made = replace(made, name=program.name, attributes={**made.attributes, **said})
-    return Compiled(made, _compiler(versions), answer["sizes"])
+    made, by = _module(answer), f"compiled by {_compiler(versions)}"
+    made = replace(made, name=program.name, attributes={**made.attributes, **said}, notes=(*made.notes, by))
+    return made, answer["sizes"]
 
 
 def _of_slice(family: str, on: Slice) -> dict[str, Any]:
