@@ -8,7 +8,7 @@ custom calls (kernels) are taken out before and put back behind.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
@@ -18,7 +18,7 @@ from tilewright.errors import TilewrightError, UnsupportedError
 from tilewright.extras import MissingExtra
 from tilewright.hlo import ir
 from tilewright.hlo.jaxlib_child import ask
-from tilewright.hlo.program import Operation, Program, Source
+from tilewright.hlo.program import Operation, Program, Source, aliases
 from tilewright.hlo.reading.hlo_reader import read_hlo
 from tilewright.hlo.reading.hlo_scan import configuration
 from tilewright.hlo.reading.mlir_reader import meshes, read_stablehlo
@@ -58,7 +58,9 @@ _CHANNEL = re.compile(r"\bchannel_id=\d+")
 _OWN = re.compile(r', mhlo\.sharding = "[^"]*"|mhlo\.sharding = "[^"]*"(?:, )?')
 _EMPTY = re.compile(r" \{\}(?= loc|[,)])")
 _MESHES = re.compile(r"^\s*sdy\.mesh [^\n]*\n", re.M)
-_SAID = ("topology", "input_output_alias", "buffer_donor")
+_MAIN = re.compile(r"func\.func (?:public )?@main\([^\n]*")
+_ARGUMENT = re.compile(r"(%arg(\d+): (?:tensor<[^<>]*(?:<[^<>]*>)?>|[!\w.]+))( \{)?")
+_DONOR = re.compile(r"\((\d{1,9}), \{\}\)")
 _WARNING = re.compile(r"Involuntary full rematerialization")
 _FROM_TO = re.compile(
     r"cannot go from sharding (\{.*?\}) to (\{.*?\}) efficiently for HLO operation %([\w.\-]+) = (.*)"
@@ -126,7 +128,7 @@ def partitioned(program: Program, whole: bool = True) -> OneDevice:
         return OneDevice(program, 1, ())
     if devices > MOST_DEVICES:
         raise UnsupportedError(f"it is for {devices} devices, and {MOST_DEVICES} are the most", how=_HOW)
-    made, replicated, kernels = _partitioned(program.text, devices)
+    made, replicated, kernels = _partitioned(program.text, devices, _marks(program))
     if whole:
         made = replace(made, text=_restored(made.text, kernels))
     lines = _sources(program)
@@ -136,7 +138,7 @@ def partitioned(program: Program, whole: bool = True) -> OneDevice:
 
 def _of(program: Program, made: Program) -> Program:
     """One device's part with what the whole program says of itself."""
-    said = {key: program.attributes[key] for key in _SAID if key in program.attributes}
+    said = {key: program.attributes[key] for key in ("topology",) if key in program.attributes}
     return replace(made, name=program.name, attributes={**made.attributes, **said})
 
 
@@ -153,15 +155,15 @@ _Made: TypeAlias = tuple[Program, tuple[Replicated, ...], tuple[str, ...]]
 
 
 @lru_cache(maxsize=8)
-def _partitioned(text: str, devices: int) -> _Made:
+def _partitioned(text: str, devices: int, marks: tuple[tuple[int, str], ...]) -> _Made:
     """What is made of a text; with long running sums of blocks, where less travels so."""
-    made, blocks = _by_xla(text, devices), in_blocks(text)
+    made, blocks = _by_xla(text, devices, marks), in_blocks(text)
     if blocks == text or not collectives(made[0]):
         return made
-    return min(made, _by_xla(blocks, devices), key=lambda each: sum(x.bytes for x in collectives(each[0])))
+    return min(made, _by_xla(blocks, devices, marks), key=lambda each: sum(x.bytes for x in collectives(each[0])))
 
 
-def _by_xla(text: str, devices: int) -> _Made:
+def _by_xla(text: str, devices: int, marks: tuple[tuple[int, str], ...]) -> _Made:
     short, kept = _short(text)
     seconds = 20 + (len(short) >> 17)
     try:
@@ -174,7 +176,7 @@ def _by_xla(text: str, devices: int) -> _Made:
     except TilewrightError as error:
         reason = f"it is for {devices} devices and cannot be partitioned: {error.what}"
         raise UnsupportedError(reason, how=_HOW) from None
-    program = read_stablehlo(_plain(raw))
+    program = read_stablehlo(_MAIN.sub(lambda found: _marked(found[0], dict(marks)), _plain(raw)))
     note = f"for {devices} devices: what is shown is one device's part, as XLA's partitioner makes it on a CPU"
     program = replace(_with_kernels(program, kept), notes=(note,))
     program = replace(program, attributes={**program.attributes, **slice_said(text, devices)})
@@ -315,6 +317,26 @@ def _listed(match: re.Match[str]) -> str:
 def _plain(text: str) -> str:
     """Without what belongs to all devices."""
     return _EMPTY.sub("", _OWN.sub("", _MESHES.sub("", text)))
+
+
+def _marks(program: Program) -> tuple[tuple[int, str], ...]:
+    """Numbers of arguments that are given away, and how StableHLO marks them."""
+    over = aliases(program.attributes.get("input_output_alias", ""))
+    donors = _DONOR.findall(program.attributes.get("buffer_donor", ""))
+    marks = [(number, f"tf.aliasing_output = {result or 0} : i32") for result, number, _ in over]
+    return (*marks, *((int(number), "jax.buffer_donor = true") for number in donors))
+
+
+def _marked(main: str, marks: Mapping[int, str]) -> str:
+    """The line of main with a mark at each argument that is given away."""
+
+    def marked(match: re.Match[str]) -> str:
+        mark = marks.get(int(match[2]))
+        if mark is None:
+            return match[0]
+        return f"{match[1]} {{{mark}, " if match[3] else f"{match[1]} {{{mark}}}"
+
+    return _ARGUMENT.sub(marked, main)
 
 
 def _replicated(log: str, one: str) -> tuple[Replicated, ...]:
