@@ -78,14 +78,14 @@ def test_what_public_threads_ask_is_answered(name):
 def test_shardys_own_passes_are_a_second_opinion():
     """On the thread's program two all-to-alls, as its advice says; what ends their process is said to."""
     ours, shardys = opinions(load(THREAD), target("tpu-v5e"))
-    assert (ours["exchanges"], shardys["exchanges"]) == ({"all-gather": 2}, {"all-to-all": 2})
+    assert (ours["exchanges"], shardys["exchanges"]) == ("all-gather 2", "all-to-all 2")
     assert shardys["sent_bytes"] == (48 + 32) << 20  # 3/4 and 1/2 of 64 MB
     assert shardys["arguments_bytes"] == ours["arguments_bytes"]
     assert {str(each.source) for each in collectives(by_shardy(load(THREAD))[0])} == {"model.py:14"}
     assert "Shardy's own passes send 80.0 MiB a device" in sharding_advice(load(THREAD), "tpu-v5e")[0].how
     ours, shardys = opinions(sharded(load(SUMS), {"d": 4}, {"x": "d,-", "result": "d,-"}), target("tpu-v5e"))
-    assert ours["exchanges"]
-    assert "Shardy's own passes do not cut it" in shardys["refused"]
+    assert ours["exchanges"] == "all-gather 1, collective-permute 1"
+    assert "refused: Shardy's own passes do not cut it" in shardys["exchanges"]
 
 
 SUMS = """\
@@ -118,6 +118,7 @@ WINDOWS = {
     "sums": ((1024, 3), 0.0, "add", (1024, 1), (1, 1), ((1023, 0), (0, 0)), True),
     "backwards": ((2, 256, 3), -np.inf, "max", (1, 256, 1), (1, 1, 1), ((0, 0), (0, 255), (0, 0)), True),
     "one dim": ((384,), 1.0, "mul", (384,), (1,), ((383, 0),), True),
+    "twice": ((32768,), 0.0, "add", (32768,), (1,), ((0, 32767),), True),
     "a part": ((256, 2), 0.0, "add", (128, 1), (1, 1), ((127, 0), (0, 0)), False),
     "steps": ((256, 2), 0.0, "add", (256, 1), (2, 1), ((255, 0), (0, 0)), False),
     "both sides": ((256, 2), 0.0, "add", (256, 1), (1, 1), ((128, 127), (0, 0)), False),

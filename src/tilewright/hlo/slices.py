@@ -35,6 +35,7 @@ _OPINIONS: tuple[Heading, ...] = (
     *("", ("step", "seconds"), ("exposed", "seconds"), ("a device holds", "bytes")),
     *(("arguments", "bytes"), ("sent by a device", "bytes"), "exchanges"),
 )
+_KEYS = ("by", "step", "exposed", "peak_bytes", "arguments_bytes", "sent_bytes", "exchanges")
 _EXCHANGES: tuple[Heading, ...] = ("exchange", "over", ("runs", "count"), ("sent by a device", "bytes"), "line")
 
 
@@ -140,7 +141,7 @@ class Partition:
             yield from textwrap.wrap(words, 120, subsequent_indent=" " * 16, break_on_hyphens=False)
         if opinions:
             yield ""
-            yield Table(_OPINIONS, _opinion_rows(opinions))
+            yield Table(_OPINIONS, [tuple(map(each.get, _KEYS)) for each in opinions])
         yield ""
         yield Table(_EXCHANGES, self._exchanges()[:top])
 
@@ -166,7 +167,9 @@ class Partition:
         ]
         page.section("changes", "What pays most", *([steps(told)] if told else ["nothing that was tried pays"]))
         if opinions:
-            page.section("opinions", "Who cuts it how", table(_OPINIONS, _opinion_rows(opinions)))
+            page.section(
+                "opinions", "Who cuts it how", table(_OPINIONS, [tuple(map(each.get, _KEYS)) for each in opinions])
+            )
         if self.slice is not None and self.link_bytes and prod(self.slice.torus) <= 256:
             page.section("torus", "Bytes over each link", f"It is of {self.slice}.", self.slice.to_svg(self.link_bytes))
         page.section("exchanges", "Exchanges", table(_EXCHANGES, self._exchanges()))
@@ -177,8 +180,9 @@ class Partition:
 def opinions(program: Program, target: Target, compiled: bool = False) -> list[dict[str, Any]]:
     """What XLA's partitioner makes of a program, what Shardy's own passes do, and where asked the TPU's compiler.
 
-    Each as a row of plain values, or with why it is ``refused``. Steps are modelled of what each makes; bytes of the
-    compiler are its own figures, all others ours. Raises UnsupportedError where it is asked for and not installed.
+    Each as a row of plain values; of one that refuses it, only why, in place of its exchanges. Steps are modelled of
+    what each makes; bytes of the compiler are its own figures, all others ours. Raises UnsupportedError where it is
+    asked for and not installed.
     """
     devices, found = devices_in(program), list[dict[str, Any]]()
 
@@ -197,22 +201,14 @@ def opinions(program: Program, target: Target, compiled: bool = False) -> list[d
         try:
             part = ask()
         except TilewrightError as error:
-            found.append({"by": by, "refused": f"{error.what}{f': {error.how}' if error.how else ''}"})
+            found.append({"by": by, "exchanges": f"refused: {error.what}{f': {error.how}' if error.how else ''}"})
             continue
-        row = {key: getattr(part, key) for key in ("peak_bytes", "arguments_bytes", "sent_bytes")}
+        row = {key: getattr(part, key) for key in _KEYS[3:6]}
         step = {"step": part.step.device_seconds, "exposed": part.step.exposed_seconds}
         by = next((note for note in part.program.notes if note.startswith("compiled by ")), by)
-        found.append({"by": by, **step, **row, "exchanges": dict(Counter(each.op for each in part.collectives))})
+        counts = sorted(Counter(each.op for each in part.collectives).items())
+        found.append({"by": by, **step, **row, "exchanges": ", ".join(f"{op} {n}" for op, n in counts) or "none"})
     return found
-
-
-def _opinion_rows(opinions: Sequence[Mapping[str, Any]]) -> list[tuple[object, ...]]:
-    keys = ("by", "step", "exposed", "peak_bytes", "arguments_bytes", "sent_bytes")
-    exchanges = (
-        each.get("refused") or ", ".join(f"{op} {n}" for op, n in sorted(each["exchanges"].items())) or "none"
-        for each in opinions
-    )
-    return [(*(each.get(key) for key in keys), made) for each, made in zip(opinions, exchanges)]
 
 
 def partition(program: Program, target: Target | str) -> Partition:

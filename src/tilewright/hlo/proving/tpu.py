@@ -19,10 +19,9 @@ from typing import Any
 from tilewright.child import Child, ChildDied, ChildLate, serve
 from tilewright.errors import TilewrightError, UnsupportedError, UsageError
 from tilewright.hlo import ir, xla_partitioner
-from tilewright.hlo.execute import check_custom_calls, flat_callable
+from tilewright.hlo.execute import check_custom_calls
 from tilewright.hlo.opcodes import CONTROL, TAKES_NO_TIME, TAKES_PART, WRITES_IN_PLACE
 from tilewright.hlo.program import Operation, Program
-from tilewright.hlo.proving.verify import main_types
 from tilewright.hlo.reading.hlo_reader import read_hlo
 from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.semantics.partitioning import devices_in, slice_said
@@ -371,7 +370,7 @@ def _answer(
         devices = _devices(topology, json.dumps(more or {}))
         answer["versions"] = {"libtpu": version("libtpu"), "jax": version("jax"), "chip": devices[0].device_kind}
         check_custom_calls(program, "tpu")
-        answer |= _compiled_on_slice(program, devices, places) if places else _compiled(program, devices[0])
+        answer |= _compiled(program, devices, places)
     except Exception as error:
         reason = str(error).strip().split("\n")[0][:300]
         answer["error"] = f"the TPU compiler failed ({type(error).__name__}: {reason})"
@@ -385,25 +384,13 @@ def _devices(topology: str, more: str) -> Any:
     return topologies.get_topology_desc(platform="tpu", topology_name=topology, **json.loads(more)).devices
 
 
-def _compiled(text: str, device: Any) -> dict[str, Any]:
-    import jax
-    from jax.sharding import SingleDeviceSharding
-
-    inputs, outputs = main_types(text)
-    with jax.enable_x64(True):
-        call = flat_callable(text, inputs, outputs, platform="tpu")
-        compiled = jax.jit(call, in_shardings=SingleDeviceSharding(device)).lower(*inputs).compile()
-    return {"text": compiled.as_text(), "sizes": _sizes(compiled.memory_analysis())}
-
-
-def _compiled_on_slice(text: str, devices: Sequence[Any], places: Sequence[Sequence[int]]) -> dict[str, Any]:
-    """One device's module of a text with shardings; ``places``: the slice and the chip of every device of its mesh."""
+def _compiled(text: str, devices: Sequence[Any], places: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """One device's module of a text; ``places``: the slice and the chip of every device of its mesh."""
     standing = defaultdict[tuple[int, ...], list[Any]](list)
     for each in devices:
-        coordinates = *each.coords, *[0] * (len(places[0]) - 1 - len(each.coords))
-        standing[getattr(each, "slice_index", 0) or 0, *coordinates[: len(places[0]) - 1]].append(each)
-    laid = [standing[tuple(place)].pop(0) for place in places]
-    xla, module = ir.probed("compiling for a slice", (("jaxlib._jax", ("DeviceList",)),)), ir.parse_module(text)
+        standing[getattr(each, "slice_index", 0) or 0, *each.coords].append(each)
+    laid = [standing[(*place, 0, 0)[:4]].pop(0) for place in places] or devices[:1]
+    xla, module = ir.probed("compiling for a TPU", (("jaxlib._jax", ("DeviceList",)),)), ir.parse_module(text)
     options = xla_partitioner.options(text.encode(), [each.id for each in laid])
     compiled = laid[0].client.compile(module, xla["jaxlib._jax"].DeviceList(tuple(laid)), options)
     return {"text": compiled.hlo_modules()[0].to_string(), "sizes": _sizes(compiled.get_compiled_memory_stats())}

@@ -8,6 +8,7 @@ custom calls (kernels) are taken out before and put back behind.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -24,6 +25,8 @@ from tilewright.hlo.reading.hlo_scan import configuration
 from tilewright.hlo.reading.mlir_reader import meshes, read_stablehlo
 from tilewright.hlo.reading.sharded import MESH
 from tilewright.hlo.rewrites.inline import Inline
+from tilewright.hlo.rewrites.pipeline import run_pipeline
+from tilewright.hlo.rewrites.reductions import SumsOfBlocks
 from tilewright.hlo.semantics.collectives import collectives, read_groups
 from tilewright.layout.meshes.text import mesh_of
 
@@ -45,14 +48,6 @@ _GROUPS = re.compile(
 )
 _GROUP_AXES = re.compile(r"#stablehlo\.replica_group_mesh_axes<mesh = @([\w.$-]+), axes = \[([^\]()]*)\]>")
 _AXIS = re.compile(r'axis_ref<name = "(\w+)">')
-_BLOCK = 128
-_WINDOW = re.compile(
-    r'"stablehlo\.reduce_window"\((%[\w#]+), (%[\w#]+)\) <\{([^{}]*)\}> \(\{(\s*\^bb0\([^\n]*:\s*\n'
-    r"\s*%\w+ = stablehlo\.(\w+) [^\n]*\n\s*stablehlo\.return [^\n]*\n\s*)\}\) : "
-    r"\(tensor<((?:\d+x)+)([a-z]\w*)>, tensor<[a-z]\w*>\) -> tensor<[^<>]*>(?=( loc\([^\n]*\))?)"
-)
-"""A window whose reduction is one operation."""
-_NUMBERS = re.compile(r"(\w+) = (?:array|dense)<(?:i64: )?([^>]*)>")
 _CHANNEL = re.compile(r"\bchannel_id=\d+")
 """All become one number: two exchanges that differ in nothing else are one, as the TPU's compiler sees it."""
 _OWN = re.compile(r', mhlo\.sharding = "[^"]*"|mhlo\.sharding = "[^"]*"(?:, )?')
@@ -213,61 +208,11 @@ def by_shardy(program: Program) -> tuple[Program, Program]:
 
 
 def in_blocks(text: str) -> str:
-    """A text whose long running sums (``cumsum``) are of blocks of 128, as the TPU's compiler cuts them.
-
-    Then only what each block comes to travels where the dim is sharded, and not the whole array.
-    """
-    made = list[str]()
-
-    def called(match: re.Match[str]) -> str:
-        array, start, attributes, region, op, sizes, kind, line = match.groups("")
-        shape = [int(size) for size in sizes.split("x")[:-1]]
-        said = {name: [*map(int, re.findall(r"-?\d+", value))] for name, value in _NUMBERS.findall(attributes)}
-        window = said.pop("window_dimensions", [])
-        dim = max(range(len(shape)), key=lambda k: (window[k : k + 1], k))
-        n, padding, others = shape[dim], said.pop("padding", []), [1] * len(shape)
-        sides = padding[2 * dim : 2 * dim + 2]
-        whole = window == [*others[:dim], n, *others[dim + 1 :]] and any(sides) and sum(padding) == max(sides) == n - 1
-        if not whole or min(padding) or {1} != {1, *(each for some in said.values() for each in some)} or n % _BLOCK:
-            return match[0]
-        first, name, several = sides[0] > 0, f"tilewright_sums{len(made)}", n // _BLOCK
-
-        def type_(*sizes: int) -> str:
-            return f"tensor<{'x'.join(map(str, [*shape[:dim], *sizes, *shape[dim + 1 :], kind]))}>"
-
-        def along(at: int, low: int, other: int) -> list[int]:
-            return [low if k == at else other for k in range(len(shape) + 1)]
-
-        def summed(value: str, at: int, over: int, *sizes: int) -> str:
-            windows, pads = along(at, over, 1), [[low, 0] if first else [0, low] for low in along(at, over - 1, 0)]
-            given = f"window_dimensions = array<i64: {', '.join(map(str, windows))}>"
-            given += f", padding = dense<{pads}> : tensor<{len(pads)}x2xi64>"
-            types = f"({type_(*sizes)}, tensor<{kind}>) -> {type_(*sizes)}"
-            return f'"stablehlo.reduce_window"({value}, %i) <{{{given}}}> ({{{region}}}) : {types}'
-
-        limits = [f"0:{size}" for size in shape]
-        last = f"{_BLOCK - 1}:{_BLOCK}" if first else "0:1"
-        limits[dim : dim + 1] = [f"0:{several}", last]
-        by = 1 if first else -1
-        moved = f"low = {along(dim, by, 0)}, high = {along(dim, -by, 0)}, interior = {along(dim, 0, 0)}"
-        blocks, ends, all_ = type_(several, _BLOCK), type_(several, 1), ", ".join(map(str, range(len(shape) + 1)))
-        made.append(f"""
-  func.func private @{name}(%x: {type_(n)}, %i: tensor<{kind}>) -> {type_(n)} {{
-    %v0 = stablehlo.reshape %x : ({type_(n)}) -> {blocks}{line}
-    %v1 = {summed("%v0", dim + 1, _BLOCK, several, _BLOCK)}{line}
-    %v2 = stablehlo.slice %v1 [{", ".join(limits)}] : ({blocks}) -> {ends}{line}
-    %v3 = {summed("%v2", dim, several, several, 1)}{line}
-    %v7 = stablehlo.pad %v3, %i, {moved} : ({ends}, tensor<{kind}>) -> {ends}{line}
-    %v4 = stablehlo.broadcast_in_dim %v7, dims = [{all_}] : ({ends}) -> {blocks}{line}
-    %v5 = stablehlo.{op} %v1, %v4 : {blocks}{line}
-    %v6 = stablehlo.reshape %v5 : ({blocks}) -> {type_(n)}{line}
-    return %v6 : {type_(n)}{line}
-  }}""")
-        return f"func.call @{name}({array}, {start}) : ({type_(n)}, tensor<{kind}>) -> {type_(n)}"
-
-    found = _WINDOW.sub(called, text) if "reduce_window" in text else text
-    at = max(found.rfind("\n  func.func"), 0)
-    return f"{found[:at]}{''.join(made)}{found[at:]}"
+    """A text with its long running sums as the TPU's compiler cuts them (:class:`SumsOfBlocks`)."""
+    made, counts = (
+        run_pipeline(text, (Inline(), SumsOfBlocks()), True) if "reduce_window" in text else (text, Counter[str]())
+    )
+    return made if counts[SumsOfBlocks.name] else text
 
 
 def _short(text: str) -> tuple[str, tuple[str, ...]]:
