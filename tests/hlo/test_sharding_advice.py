@@ -22,8 +22,6 @@ from tilewright.hlo import (
 from tilewright.hlo.execute import flat_callable
 from tilewright.hlo.reading.sharded import Place, places
 from tilewright.hlo.semantics.partitioning import by_shardy, in_blocks
-from tilewright.hlo.slices import opinions
-from tilewright.targets import target
 
 pytest.importorskip("jaxlib._hlo")
 
@@ -77,13 +75,13 @@ def test_what_public_threads_ask_is_answered(name):
 
 def test_shardys_own_passes_are_a_second_opinion():
     """On the thread's program two all-to-alls, as its advice says; what ends their process is said to."""
-    ours, shardys = opinions(load(THREAD), target("tpu-v5e"))
+    ours, shardys = partition(load(THREAD), "tpu-v5e").opinions()
     assert (ours["exchanges"], shardys["exchanges"]) == ("all-gather 2", "all-to-all 2")
     assert shardys["sent_bytes"] == (48 + 32) << 20  # 3/4 and 1/2 of 64 MB
     assert shardys["arguments_bytes"] == ours["arguments_bytes"]
     assert {str(each.source) for each in collectives(by_shardy(load(THREAD))[0])} == {"model.py:14"}
     assert "Shardy's own passes send 80.0 MiB a device" in sharding_advice(load(THREAD), "tpu-v5e")[0].how
-    ours, shardys = opinions(sharded(load(SUMS), {"d": 4}, {"x": "d,-", "result": "d,-"}), target("tpu-v5e"))
+    ours, shardys = partition(sharded(load(SUMS), {"d": 4}, {"x": "d,-", "result": "d,-"}), "tpu-v5e").opinions()
     assert ours["exchanges"] == "all-gather 1, collective-permute 1"
     assert "refused: Shardy's own passes do not cut it" in shardys["exchanges"]
 

@@ -12,12 +12,10 @@ import pytest
 from tests.hlo.norms import arguments, gradient, group_norm
 from tilewright.child import ChildDied, ChildLate
 from tilewright.errors import UnsupportedError, UsageError
-from tilewright.hlo import compare_on_tpu, compile_for_tpu, from_jax, load, optimize, sharded
+from tilewright.hlo import compare_on_tpu, compile_for_tpu, from_jax, load, optimize, partition, sharded
 from tilewright.hlo.proving import tpu as compare
 from tilewright.hlo.proving.tpu import cycles_per_byte, estimate, judge_on_tpu
-from tilewright.hlo.slices import opinions
 from tilewright.layout import Mesh
-from tilewright.targets import target
 
 COST = 'backend_config={{"window_config":{{"estimated_cycles":"{}"}}}}'
 TILED = "{1,0:T(8,128)}"
@@ -199,7 +197,7 @@ def test_a_slice_is_asked_for_where_jax_puts_its_devices(monkeypatch, program):
     pytest.importorskip("jaxlib._hlo")
     cut = sharded(program, {"d": 4, "m": 2}, {"0": "-,-,-,d"})
     asked = compiler(monkeypatch, lambda time, text: OF_A_SLICE if time == 1 else "Boom: no such operation")
-    ours, shardys, theirs = opinions(cut, target("tpu-v6e"), compiled=True)
+    ours, shardys, theirs = partition(cut, "tpu-v6e").opinions(compiled=True)
     assert (asked[0]["topology"], len(asked[0]["places"])) == ("v6e:2x4", 8)
     assert asked[0]["places"][:3] == [[0, 0, 0], [0, 1, 0], [0, 0, 1]]  # m over 2 chips, d over 4
     assert (theirs["by"], theirs["arguments_bytes"]) == ("compiled by libtpu 1.2, jax 3.4", 192)
@@ -207,7 +205,7 @@ def test_a_slice_is_asked_for_where_jax_puts_its_devices(monkeypatch, program):
     assert theirs["step"] > 0
     assert ours["arguments_bytes"] == shardys["arguments_bytes"]
     refused = {"by": "TPU's compiler", "exchanges": "refused: Boom: no such operation"}
-    assert opinions(cut, target("tpu-v6e"), compiled=True)[2] == refused
+    assert partition(cut, "tpu-v6e").opinions(compiled=True)[2] == refused
     line = sharded(program, Mesh({"d": 4}, "1x4"), {"0": "-,-,-,d"})
     asked = compiler(monkeypatch, lambda time, text: OF_A_SLICE)
     compile_for_tpu(line, "v5e")
@@ -245,6 +243,6 @@ def test_the_real_compiler_reaches_the_normal_form_of_a_group_norm_by_itself():
 @pytest.mark.skipif(find_spec("libtpu") is None, reason="the TPU compiler is not installed")
 def test_the_real_compiler_holds_the_arguments_that_are_said():
     cut = sharded(from_jax(lambda x: x @ x.T, np.zeros((512, 256), np.float32)), {"d": 4, "m": 2}, {"0": "d,m"})
-    ours, _, theirs = opinions(cut, target("tpu-v5e"), compiled=True)
+    ours, _, theirs = partition(cut, "tpu-v5e").opinions(compiled=True)
     assert theirs["arguments_bytes"] == ours["arguments_bytes"]
     assert theirs["exchanges"]

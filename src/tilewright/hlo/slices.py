@@ -17,7 +17,7 @@ from tilewright.hlo.reporting.buffers import lifetimes
 from tilewright.hlo.reporting.types import Suggestion
 from tilewright.hlo.semantics.collectives import Collective, collectives
 from tilewright.hlo.semantics.context import Context
-from tilewright.hlo.semantics.partitioning import Replicated, by_shardy, devices_in, partitioned
+from tilewright.hlo.semantics.partitioning import Replicated, by_shardy, partitioned
 from tilewright.hlo.semantics.runs import Runs, count_runs
 from tilewright.hlo.timing.estimate import estimate
 from tilewright.hlo.timing.links import Torus
@@ -60,6 +60,7 @@ class Partition:
     devices: int
     target: Target = field(repr=False)
     replicated: tuple[Replicated, ...] = field(repr=False)
+    source: Program | None = field(default=None, repr=False)  # what was cut
     sizes: Mapping[str, int] = field(default_factory=dict, repr=False)  # in bytes, as the TPU's compiler says them
 
     @cached_property
@@ -117,6 +118,36 @@ class Partition:
             size = whole / 2 if each.op == "all-reduce" else whole  # of one that is kept in part half passes
             for link, load in on.loads(each.op, each.groups, size).items():
                 found[link] += load * self.runs[each.computation].count
+        return found
+
+    def opinions(self, compiled: bool = False) -> list[dict[str, Any]]:
+        """What XLA's partitioner makes of the program, what Shardy's own passes do, and where asked the TPU's compiler.
+
+        Each as a row of plain values; of one that refuses it, only why, in place of its exchanges. Steps are modelled
+        of what each makes; bytes of the compiler are its own figures, all others ours. Raises UnsupportedError where
+        it is asked for and not installed.
+        """
+        source, machine, found = self.source or self.program, self.target, list[dict[str, Any]]()
+        ways: dict[str, Callable[[], tuple[Program, Mapping[str, int]]]] = {
+            "XLA (jaxlib)": lambda: (self.program, {}),
+            "Shardy's passes": lambda: (by_shardy(source)[0], {}),
+        }
+        if compiled:
+            chip_topology(machine.name)
+            ways["TPU's compiler"] = lambda: compiled_for_tpu(source, machine.name)
+        for by, ask in ways.items():
+            try:
+                program, sizes = ask()
+                part = Partition(program, self.devices, machine, (), sizes=sizes)
+                step = {"step": part.step.device_seconds, "exposed": part.step.exposed_seconds}
+            except TilewrightError as error:
+                why = f"refused: {error.what}{f': {error.how}' if error.how else ''}"
+                found.append({"by": by, "exchanges": why})
+                continue
+            counts = sorted(Counter(each.op for each in part.collectives).items())
+            row = step | {key: getattr(part, key) for key in _KEYS[3:6]}
+            row["exchanges"] = ", ".join(f"{op} {n}" for op, n in counts) or "none"
+            found.append({"by": next((n for n in program.notes if n.startswith("compiled by ")), by), **row})
         return found
 
     def head(self) -> str:
@@ -177,40 +208,6 @@ class Partition:
         return page.html()
 
 
-def opinions(program: Program, target: Target, compiled: bool = False) -> list[dict[str, Any]]:
-    """What XLA's partitioner makes of a program, what Shardy's own passes do, and where asked the TPU's compiler.
-
-    Each as a row of plain values; of one that refuses it, only why, in place of its exchanges. Steps are modelled of
-    what each makes; bytes of the compiler are its own figures, all others ours. Raises UnsupportedError where it is
-    asked for and not installed.
-    """
-    devices, found = devices_in(program), list[dict[str, Any]]()
-
-    def compiler() -> Partition:
-        made, sizes = compiled_for_tpu(program, target.name)
-        return Partition(made, devices, target, (), sizes)
-
-    ways: dict[str, Callable[[], Partition]] = {
-        "XLA (jaxlib)": lambda: partition(program, target),
-        "Shardy's passes": lambda: Partition(by_shardy(program)[0], devices, target, ()),
-    }
-    if compiled:
-        chip_topology(target.name)
-        ways["TPU's compiler"] = compiler
-    for by, ask in ways.items():
-        try:
-            part = ask()
-        except TilewrightError as error:
-            found.append({"by": by, "exchanges": f"refused: {error.what}{f': {error.how}' if error.how else ''}"})
-            continue
-        row = {key: getattr(part, key) for key in _KEYS[3:6]}
-        step = {"step": part.step.device_seconds, "exposed": part.step.exposed_seconds}
-        by = next((note for note in part.program.notes if note.startswith("compiled by ")), by)
-        counts = sorted(Counter(each.op for each in part.collectives).items())
-        found.append({"by": by, **step, **row, "exchanges": ", ".join(f"{op} {n}" for op, n in counts) or "none"})
-    return found
-
-
 def partition(program: Program, target: Target | str) -> Partition:
     """One device's part of a StableHLO program with shardings, on a slice of ``target`` devices.
 
@@ -234,4 +231,4 @@ def partition(program: Program, target: Target | str) -> Partition:
     """
     machine = find_target(target) if isinstance(target, str) else target
     one = partitioned(program)
-    return Partition(one.program, one.devices, machine, one.replicated)
+    return Partition(one.program, one.devices, machine, one.replicated, program)

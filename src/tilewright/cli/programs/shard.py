@@ -37,7 +37,6 @@ def shard(
     """Partition a program over a mesh: the step, what a device holds and sends, the changes that pay most."""
     where = Output(output, as_json, ".json", *(() if search else (".html", ".htm")))
     from tilewright.hlo import partition, search_shardings, sharding_advice
-    from tilewright.hlo.slices import opinions
     from tilewright.targets import target as find_target
 
     chip, loaded = find_target(target), load_program(program, arg, module, frames, meshed)
@@ -51,7 +50,7 @@ def shard(
         deliver(Answer(found.to_json, lambda: iter(lines)), where, {".json": found.to_json})
         return
     part, changes = partition(loaded, chip), sharding_advice(loaded, chip)
-    told = opinions(loaded, chip, compiled)
+    told = part.opinions(compiled)
     keys = ("rule", "what", "how", "source", "saved_us")
     plain = {key: getattr(part, key) for key in ("devices", "arguments_bytes", "outputs_bytes", "peak_bytes")}
     plain |= {"step": part.step.device_seconds, "exposed": part.step.exposed_seconds, "slice": str(part.slice or "")}
