@@ -42,6 +42,20 @@ def test_one_program_cut_is_the_same_to_every_command(run, program, tmp_path):
     assert "for 8 devices" in err
 
 
+def test_who_else_cuts_it_how(run, program, monkeypatch):
+    code, out, _ = run("shard", program, "-t", "tpu-v5e", *MESH)
+    assert code == 0
+    assert [line.split("  ")[0] for line in out.splitlines() if line.startswith(("XLA", "Shardy"))] == [
+        "XLA (jaxlib)",
+        "Shardy's passes",
+    ]
+    monkeypatch.setattr("tilewright.hlo.proving.tpu.find_spec", lambda name: None)
+    for command in ("shard", "time", "report"):
+        code, out, err = run(command, program, "-t", "tpu-v5e", *MESH, "--compile")
+        assert (code, out) == (3, "")
+        assert "the TPU compiler is not installed" in err
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [

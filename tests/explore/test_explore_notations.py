@@ -5,6 +5,7 @@ import json
 import pytest
 
 from tilewright.explore.worker import answer
+from tilewright.layout import shard
 
 DUMPED = '  %copy.5 = f32[2,9,200]{2,1,0:T(8,128)} copy(f32[2,9,200]{0,1,2} %x), metadata={op_name="jit(f)/x"}'
 MESSAGE = """RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 20.0G of 15.48G hbm.
@@ -30,6 +31,9 @@ READ = {
     "lanes f16[2,10,4,5] --chip mars3 --start=2": "f16[2,10,4,5] over 8 NPUs (aligned, start 2)",
     "preset ascend_nz f16[100,64]": "f16[100,64]{1,0:T(112,16)}",
     "onednn nChw16c f32[2,40,3,5]": None,
+    "f32[4,8] --mesh d=2,m=2 --shard d,m": 'f32[4,8]{1,0} over #sdy.sharding<mesh<["d"=2, "m"=2]>, [{"d"}, {"m"}]>',
+    "tilewright layout explain 'f32[4]' --shard '{devices=[2]<=[2]}'": "f32[4]{0} over {devices=[2]<=[2]}",
+    "layout draw f32[4]": "f32[4]{0}",
 }
 REFUSED = {
     "{1,0:T(8,128)}": "f32[20,300]{1,0:T(8,128)}",
@@ -39,6 +43,8 @@ REFUSED = {
     "lanes f16[2,10,4,5] --chip": "lanes",
     "lanes 'f16[2]": "quotation mark",
     "preset ascend_nz": "takes 2 words",
+    "f32[4] --mesh d=3 --shard e": "no axis 'e'",
+    "(f32[2], f32[2]) --mesh d=2 --shard d": "takes 1 word",
     "onednn nChw16c (f32[2],f32[3])": "a tuple",
     "HloModule m\nENTRY e { ROOT %p = f32[2]{0} parameter(0) }": "tilewright report",
 }
@@ -73,3 +79,22 @@ def test_two_notations_are_compared():
     found = asked("compare", a=SWIZZLED, b="f16[8,64]{1,0}")["value"]
     assert found["verdict"].startswith("not a bitcast")
     assert found["moves"]
+
+
+def test_of_a_mesh_every_device_and_the_shard_of_one():
+    """Ten rows over four devices and copies over two: cells say device, offset and index of the whole array."""
+    text, mesh = "f32[10,5]{1,0:T(2,2)} --mesh d=4,m=2 --shard d,-", {"d": 4, "m": 2}
+    whole = shard("f32[10,5]{1,0:T(2,2)}", mesh, "d,-")
+    for device in range(8):
+        scene = asked("layout", text=text, device=str(device))["value"]["scene"]
+        devices, panel = scene["panels"][:2]
+        assert (scene["opened"], devices["labels"]) == (device, [str(k) for k in range(8)])
+        assert devices["tips"][6] == "device 6: 9:10,0:5"
+        held = {tuple(index) for index, out in zip(panel["indices"], panel["padding"]) if not out}
+        rows, columns = whole.box(device)
+        assert held == {(i, j) for i in range(rows.start, rows.stop) for j in range(columns.start, columns.stop)}
+        for index, place, out in zip(panel["indices"], panel["places"], panel["padding"], strict=True):
+            assert out or tuple(place) in whole.where(index)
+    assert asked("layout", text=text, around="9,1")["value"]["scene"]["opened"] == 6
+    assert "outside the mesh" in asked("layout", text=text, device="8")["error"]["what"]
+    assert "what travels" in asked("compare", a=text, b=text)["error"]["what"]

@@ -91,6 +91,25 @@ def test_a_layout_by_keyboard(visit, address):
     seen.check()
 
 
+@pytest.mark.nightly
+@in_browser
+def test_a_device_of_a_mesh_is_opened_by_keyboard(visit, address):
+    page = (seen := visit(f"{address}#layout?text=f32[8,4] --mesh d=4,m=2 --shard d,m")).page
+    page.wait_for_selector(".cells:visible")
+    settled(page)
+    seen.tab_to(".cells")
+    for device in (2, 3):
+        page.keyboard.press("ArrowDown" if device == 2 else "ArrowRight")
+        page.wait_for_function(f"location.href.endsWith('device={device}')")
+        settled(page)
+    says(page, ".derivation h2", "An element")
+    page.get_by_label("Element").fill("7,1")
+    says(page, ".derivation h2", "element (7, 1)")
+    settled(page)
+    assert page.locator(".layout .readout").inner_text() == "device 6, offset 3: (7, 1)"
+    seen.check()
+
+
 @in_browser
 def test_a_mangled_link_is_no_error(visit, address):
     seen = visit(f"{address}#program?path=[[[&op=7&by=x")

@@ -4,11 +4,24 @@ import math
 import re
 from collections import Counter
 
+import numpy as np
 import pytest
 
 from tilewright.errors import UsageError
-from tilewright.hlo import load, partition, search, search_shardings, sharded, sharding_advice
+from tilewright.hlo import (
+    collectives,
+    estimate,
+    from_jax,
+    load,
+    partition,
+    search,
+    search_shardings,
+    sharded,
+    sharding_advice,
+)
+from tilewright.hlo.execute import flat_callable
 from tilewright.hlo.reading.sharded import Place, places
+from tilewright.hlo.semantics.partitioning import by_shardy, in_blocks
 
 pytest.importorskip("jaxlib._hlo")
 
@@ -58,6 +71,109 @@ def test_what_public_threads_ask_is_answered(name):
     before, after = map(float, re.search(r"sent by a device ([\d.]+) MiB -> ([\d.]+) MiB", first.how).groups())
     assert after < before / 4
     assert first.saved_us > 1000
+
+
+def test_shardys_own_passes_are_a_second_opinion():
+    """On the thread's program two all-to-alls, as its advice says; what ends their process is said to."""
+    ours, shardys = partition(load(THREAD), "tpu-v5e").opinions()
+    assert (ours["exchanges"], shardys["exchanges"]) == ("all-gather 2", "all-to-all 2")
+    assert shardys["sent_bytes"] == (48 + 32) << 20  # 3/4 and 1/2 of 64 MB
+    assert shardys["arguments_bytes"] == ours["arguments_bytes"]
+    assert {str(each.source) for each in collectives(by_shardy(load(THREAD))[0])} == {"model.py:14"}
+    assert "Shardy's own passes send 80.0 MiB a device" in sharding_advice(load(THREAD), "tpu-v5e")[0].how
+    ours, shardys = partition(sharded(load(SUMS), {"d": 4}, {"x": "d,-", "result": "d,-"}), "tpu-v5e").opinions()
+    assert ours["exchanges"] == "all-gather 1, collective-permute 1"
+    assert "refused: Shardy's own passes do not cut it" in shardys["exchanges"]
+
+
+SUMS = """\
+module @m {
+  func.func public @main(%x: tensor<8192x512xf32> loc("x")) -> tensor<8192x512xf32> {
+    %zero = stablehlo.constant dense<0.0> : tensor<f32>
+    %0 = "stablehlo.reduce_window"(%x, %zero) <{padding = dense<[[8191, 0], [0, 0]]> : tensor<2x2xi64>, window_dimensions = array<i64: 8192, 1>, window_strides = array<i64: 1, 1>}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %1 = stablehlo.add %a, %b : tensor<f32>
+      stablehlo.return %1 : tensor<f32>
+    }) : (tensor<8192x512xf32>, tensor<f32>) -> tensor<8192x512xf32> loc("jit(f)/cumsum"("model.py":5:4))
+    return %0 : tensor<8192x512xf32>
+  }
+}
+"""  # noqa: E501
+"""``jnp.cumsum(x, 0)`` as JAX lowers it for a TPU."""
+
+
+def test_long_running_sums_exchange_what_blocks_come_to():
+    """64 blocks' rows, as in the TPU compiler's module (libtpu 0.0.50), and their shift by one; not the whole array."""
+    part = partition(sharded(load(SUMS), {"d": 4}, {"x": "d,-", "result": "d,-"}), "tpu-v5e")
+    assert {each.op: each.bytes for each in part.collectives} == {
+        "all-gather": 64 * 512 * 4 * 3 // 4,
+        "collective-permute": 512 * 4,
+    }
+    assert {str(each.source) for each in part.collectives} == {"model.py:5"}
+
+
+WINDOWS = {
+    "sums": ((1024, 3), 0.0, "add", (1024, 1), (1, 1), ((1023, 0), (0, 0)), True),
+    "backwards": ((2, 256, 3), -np.inf, "max", (1, 256, 1), (1, 1, 1), ((0, 0), (0, 255), (0, 0)), True),
+    "one dim": ((384,), 1.0, "mul", (384,), (1,), ((383, 0),), True),
+    "twice": ((32768,), 0.0, "add", (32768,), (1,), ((0, 32767),), True),
+    "a part": ((256, 2), 0.0, "add", (128, 1), (1, 1), ((127, 0), (0, 0)), False),
+    "steps": ((256, 2), 0.0, "add", (256, 1), (2, 1), ((255, 0), (0, 0)), False),
+    "both sides": ((256, 2), 0.0, "add", (256, 1), (1, 1), ((128, 127), (0, 0)), False),
+    "no whole blocks": ((200, 2), 0.0, "add", (200, 1), (1, 1), ((199, 0), (0, 0)), False),
+    "along two": ((256, 256), 0.0, "add", (256, 256), (1, 1), ((255, 0), (255, 0)), False),
+}
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_running_sums_of_blocks_are_the_same_sums(name):
+    shape, start, op, window, strides, padding, changed = WINDOWS[name]
+
+    def f(x):
+        return jax.lax.reduce_window(x, np.float32(start), getattr(jax.lax, op), window, strides, padding)
+
+    jax = pytest.importorskip("jax")
+    arrays = np.random.default_rng(1).integers(-1, 2, shape).astype(np.float32)
+    lowered = jax.jit(f).lower(arrays)
+    text = in_blocks(lowered.as_text())
+    assert (text != lowered.as_text()) == changed
+    if changed:
+        (given,), given_back = [jax.ShapeDtypeStruct(shape, np.float32)], lowered.out_info
+        np.testing.assert_array_equal(flat_callable(text, [given], [given_back])(arrays)[0], f(arrays))
+
+
+EXCHANGES = """\
+HloModule jit_argmax, is_scheduled=true, num_partitions=64
+
+ENTRY %main (p0: s32[1024], p1: f32[1024]) -> (s32[8,1,1024], f32[8,1,1024]) {
+  %p0 = s32[1024]{0:T(1024)} parameter(0)
+  %p1 = f32[1024]{0:T(1024)} parameter(1)
+  %b0 = s32[1,1,1024]{2,1,0:T(1,128)} bitcast(%p0)
+  %g0 = s32[8,1,1024]{2,1,0:T(1,128)} all-gather(%b0), channel_id=2, replica_groups=[8,8]<=[64], dimensions={0}, use_global_device_ids=true
+  %b1 = f32[1,1,1024]{2,1,0:T(1,128)} bitcast(%p1)
+  %g1 = f32[8,1,1024]{2,1,0:T(1,128)} all-gather(%b1), channel_id=1, replica_groups=[8,8]<=[64], dimensions={0}, use_global_device_ids=true
+  ROOT %t = (s32[8,1,1024]{2,1,0:T(1,128)}, f32[8,1,1024]{2,1,0:T(1,128)}) tuple(%g0, %g1)
+}
+"""  # noqa: E501
+"""The exchanges of ``jnp.argmax`` over 8 x 8 chips, as the TPU's compiler (libtpu 0.0.42.1) leaves them."""
+
+
+def test_small_exchanges_that_could_be_one_are_told_with_what_one_would_save():
+    """In a dump and from JAX; one of both arrays saves as much by the model. None where one waits for the other."""
+    (found,) = sharding_advice(load(EXCHANGES), "tpu-v5e")
+    joined = EXCHANGES.replace("1,1,1024", "1,2,1024").replace("8,1,1024", "8,2,1024")
+    lines = [line for line in joined.splitlines() if not re.match(r"  (%b1|%g1|ROOT)", line)]
+    lines[-2] = lines[-2].replace("%g0", "ROOT %g0")
+    joined = "\n".join(lines).replace("(s32[8,2,1024], f32[8,2,1024])", "s32[8,2,1024]").replace("[1024]", "[2048]")
+    steps = [estimate(load(text), "tpu-v5e").device_seconds * 1e6 for text in (EXCHANGES, joined)]
+    assert found.saved_us == pytest.approx(steps[0] - steps[1])
+    assert found.factor == pytest.approx(steps[0] / steps[1])
+    waits = EXCHANGES.replace("bitcast(%p1)", "slice(%g0), slice={[0:1],[0:1],[0:1024]}")
+    assert not sharding_advice(load(waits), "tpu-v5e")
+    jax = pytest.importorskip("jax")
+    program = from_jax(lambda x: jax.numpy.argmax(x, -1), jax.ShapeDtypeStruct((8192, 65536), np.float32))
+    (found,) = sharding_advice(sharded(program, {"d": 8, "m": 8}, {"0": "d,m"}), "tpu-v5e")
+    assert (found.rule, "2 all-gathers" in found.what) == ("small-exchanges", True)
 
 
 def training(mark: str, more: str) -> str:

@@ -6,14 +6,16 @@ import json
 from dataclasses import replace
 from importlib.util import find_spec
 
+import numpy as np
 import pytest
 
 from tests.hlo.norms import arguments, gradient, group_norm
 from tilewright.child import ChildDied, ChildLate
 from tilewright.errors import UnsupportedError, UsageError
-from tilewright.hlo import compare_on_tpu, from_jax, load, optimize
+from tilewright.hlo import compare_on_tpu, compile_for_tpu, from_jax, load, optimize, partition, sharded
 from tilewright.hlo.proving import tpu as compare
 from tilewright.hlo.proving.tpu import cycles_per_byte, estimate, judge_on_tpu
+from tilewright.layout import Mesh
 
 COST = 'backend_config={{"window_config":{{"estimated_cycles":"{}"}}}}'
 TILED = "{1,0:T(8,128)}"
@@ -134,11 +136,13 @@ def compiler(monkeypatch, answer):
             pass
 
         def ask(self, question, seconds):
-            asked.append(tuple(json.loads(question).values()))
-            made = answer(len(asked), asked[-1][1])
+            asked.append(json.loads(question))
+            made = answer(len(asked), asked[-1]["program"])
             if isinstance(made, Exception):
                 raise made
-            compiled = {"text": made, "temp_bytes": 5} if made.startswith("Hlo") else {"error": made}
+            compiled = (
+                {"text": made, "sizes": {"argument": 192, "temp": 5}} if made.startswith("Hlo") else {"error": made}
+            )
             return json.dumps({"versions": VERSIONS, **compiled}).encode()
 
         def close(self):
@@ -152,7 +156,7 @@ def test_the_lock_is_waited_for_and_the_version_stamped(monkeypatch, program):
     locked = ChildDied("ABORTED: Internal error when accessing libtpu multi-process lockfile.")
     asked = compiler(monkeypatch, lambda time, text: locked if time < 3 else STREAM if time == 3 else COMPILED)
     found = compare_on_tpu(program, program, "tpu-v5e")
-    assert [topology for topology, _ in asked] == ["v5e:2x2"] * 4
+    assert [each["topology"] for each in asked] == ["v5e:2x2"] * 4
     assert found.compiler == "libtpu 1.2, jax 3.4"
     assert found.ratio == 1
     assert found.before == found.after == estimate(load(COMPILED), found.rate, 5)
@@ -167,7 +171,7 @@ def test_a_pair_that_ends_the_compiler_leaves_the_others_their_answers(monkeypat
     outcomes = [STREAM, COMPILED, STREAM, "Boom: no such operation", ChildDied("Fatal Error: abort"), COMPILED]
     asked = compiler(monkeypatch, lambda time, text: [*outcomes, ChildLate("stopped")][time - 1])
     found = judge_on_tpu([(one, two), (one, three), (four, one), (one, five), (two, six)])
-    assert [text for _, text in asked[1:]] == [each.text for each in programs]
+    assert [each["program"] for each in asked[1:]] == [each.text for each in programs]
     assert found[0].before == found[3].before == found[3].after == estimate(load(COMPILED), found[0].rate, 5)
     assert found[0].after.operations == 1
     assert [str(found[n]) for n in (1, 2)] == [
@@ -176,6 +180,39 @@ def test_a_pair_that_ends_the_compiler_leaves_the_others_their_answers(monkeypat
     ]
     assert "did not finish in time" in str(found[4])
     assert judge_on_tpu([]) == []
+
+
+OF_A_SLICE = """\
+HloModule m, num_partitions=8, is_scheduled=true
+
+ENTRY %e (a: f32[64,128]) -> f32[256,128] {
+  %a = f32[64,128]{1,0:T(8,128)} parameter(0)
+  ROOT %g = f32[256,128]{1,0:T(8,128)} all-gather(%a), channel_id=1, replica_groups=[2,4]<=[8], dimensions={0}
+}
+"""
+
+
+def test_a_slice_is_asked_for_where_jax_puts_its_devices(monkeypatch, program):
+    """The compiler's module and bytes beside those of the partitioners; what it refuses is a line of its own."""
+    pytest.importorskip("jaxlib._hlo")
+    cut = sharded(program, {"d": 4, "m": 2}, {"0": "-,-,-,d"})
+    asked = compiler(monkeypatch, lambda time, text: OF_A_SLICE if time == 1 else "Boom: no such operation")
+    ours, shardys, theirs = partition(cut, "tpu-v6e").opinions(compiled=True)
+    assert (asked[0]["topology"], len(asked[0]["places"])) == ("v6e:2x4", 8)
+    assert asked[0]["places"][:3] == [[0, 0, 0], [0, 1, 0], [0, 0, 1]]  # m over 2 chips, d over 4
+    assert (theirs["by"], theirs["arguments_bytes"]) == ("compiled by libtpu 1.2, jax 3.4", 192)
+    assert (theirs["peak_bytes"], theirs["exchanges"]) == (197, "all-gather 1")
+    assert theirs["step"] > 0
+    assert ours["arguments_bytes"] == shardys["arguments_bytes"]
+    refused = {"by": "TPU's compiler", "exchanges": "refused: Boom: no such operation"}
+    assert partition(cut, "tpu-v6e").opinions(compiled=True)[2] == refused
+    line = sharded(program, Mesh({"d": 4}, "1x4"), {"0": "-,-,-,d"})
+    asked = compiler(monkeypatch, lambda time, text: OF_A_SLICE)
+    compile_for_tpu(line, "v5e")
+    assert (asked[0]["topology"], asked[0]["more"]) == ("v5e:4x1", {"chips_per_host_bounds": [4, 1, 1]})
+    several = sharded(program, Mesh({"d": 8}, "2*2x2"), {"0": "-,-,-,d"})
+    compile_for_tpu(several, "v5e")
+    assert (asked[1]["topology"], asked[1]["more"], asked[1]["places"][4][0]) == ("v5e:2x2", {"num_slices": 2}, 1)
 
 
 @pytest.mark.parametrize(
@@ -201,3 +238,11 @@ def test_the_real_compiler_reaches_the_normal_form_of_a_group_norm_by_itself():
     assert found.before.cycles > 10_000
     assert 0.8 < found.ratio < 1.5
     assert found.before.hbm_bytes >= 8 * 32 * 32 * 256 * 4
+
+
+@pytest.mark.skipif(find_spec("libtpu") is None, reason="the TPU compiler is not installed")
+def test_the_real_compiler_holds_the_arguments_that_are_said():
+    cut = sharded(from_jax(lambda x: x @ x.T, np.zeros((512, 256), np.float32)), {"d": 4, "m": 2}, {"0": "d,m"})
+    ours, _, theirs = partition(cut, "tpu-v5e").opinions(compiled=True)
+    assert theirs["arguments_bytes"] == ours["arguments_bytes"]
+    assert theirs["exchanges"]

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from tilewright import layout as layouts
 from tilewright.errors import ParseError, UsageError
 from tilewright.explore.worker import Question, known_target
 from tilewright.layout.draw.comparison import compare_scenes
-from tilewright.layout.draw.panels import Bounds, Panel, Scene
+from tilewright.layout.draw.panels import Bounds, Panel, Scene, cell_tips, each_cell
 from tilewright.layout.draw.scene import make_scene
 from tilewright.layout.explain import derive, explain_place, leaves
+from tilewright.layout.meshes.shards import MeshLayout
 from tilewright.render import bytes_text, count_text, percent_text
 from tilewright.render.formats import ratio_text
 
@@ -28,7 +32,7 @@ _MOST_LEAVES = 200
 def layout(asked: Question) -> dict[str, Any]:
     """The layout of ``text`` (of a tuple the array ``leaf``): its facts, its cells, and a text that says it again.
 
-    Of a large one those in ``window``, or about the element ``around``, else the first.
+    Of a large one those in ``window``, or about the element ``around``, else the first; of a mesh those of ``device``.
     """
     whole, one, arrays = _leaf(asked, "text")
     colour, around = asked.text("colour") or "auto", asked.numbers("around")
@@ -36,11 +40,16 @@ def layout(asked: Question) -> dict[str, Any]:
     if around and not window and isinstance(one, layouts.TensorLayout):
         window = _window_around(one, around)
     try:
-        scene = make_scene(one, colour=colour, most=_MOST, window=window)
+        if around and isinstance(one, MeshLayout) and not window:
+            scene = make_scene(one, colour=colour, at=around)
+        else:
+            device = next(iter(asked.numbers("device") or ()), None)
+            scene = make_scene(one, colour=colour, most=_MOST, window=window, device=device)
     except UsageError:
         if not around:
             raise
         scene = make_scene(one, colour=colour, at=around)  # dims that a tile combines have no ranges of their own
+    scene = _counted_in_all(one, scene) if isinstance(one, MeshLayout) else scene
     return {
         "layout": str(whole),
         "again": str(one) if isinstance(one, layouts.TensorLayout) else asked.text("text"),
@@ -49,6 +58,32 @@ def layout(asked: Question) -> dict[str, Any]:
         "axes": list(one.axes),
         "scene": _cells(scene),
     }
+
+
+def _counted_in_all(layout: MeshLayout, scene: Scene) -> Scene:
+    """The picture of a mesh with places on a device, and indices in the whole array instead of in a shard."""
+
+    def panel_of(panel: Panel, device: int) -> Panel:
+        indices = panel.indices + np.array(layout.starts(device) or [0] * layout.rank, np.int64)
+        out = panel.padding | (indices >= layout.shape).any(-1)  # the last shards may be padded
+        places = np.concatenate([np.full_like(panel.places[..., :1], device), panel.places], -1)
+        indices = np.where(out[..., None], -1, indices)
+        heading = panel.heading or f"device {device}: rows and columns are counted in its shard"
+        panel = replace(panel, heading=heading, padding=out, indices=indices, places=places)
+        return replace(panel, tips=cell_tips(layout, places, indices, out))
+
+    def all_of(panel: Panel) -> Panel:
+        starts = [[layout.starts(device) or (-1,) * layout.rank for device in row] for row in panel.places[..., 0]]
+        places, indices = np.concatenate([panel.places, np.zeros_like(panel.places)], -1), np.array(starts, np.int64)
+        heading = f"devices, choose one to open it{panel.heading.partition('device')[2].removeprefix(' holds')}"
+        return replace(
+            panel, heading=heading, labels=each_cell(str, panel.places[..., 0]), indices=indices, places=places
+        )
+
+    opened = scene.opened or 0
+    panels = tuple(tuple(panel_of(panel, opened) for panel in row) for row in scene.panels)
+    strip = panel_of(scene.strip, opened) if scene.strip else None
+    return replace(scene, panels=panels, strip=strip, devices=all_of(scene.devices) if scene.devices else None)
 
 
 def _window_around(layout: layouts.TensorLayout, index: Sequence[int]) -> str:
@@ -88,6 +123,9 @@ def place(asked: Question) -> dict[str, Any]:
 def compare(asked: Question) -> dict[str, Any]:
     """Layouts ``a`` and ``b`` of the same elements: what moves, and the cells of both with those marked."""
     a, b = (_leaf(asked, name)[1] for name in ("a", "b"))
+    if isinstance(a, MeshLayout) or isinstance(b, MeshLayout):
+        how = "ask tilewright layout compare A B --mesh d=4,m=4 --shard d,- --to -,m"
+        raise UsageError("between layouts over a mesh it is what travels that counts", how=how)
     pair = layouts.compare(a, b, asked.numbers("permutation"))
     sides = compare_scenes(pair, "auto", _CELLS // 2)
     return {
@@ -153,6 +191,9 @@ def _facts(layout: layouts.IndexMap) -> list[tuple[str, str]]:
     ]
     if tiles := facts.get("tiles"):
         rows.append(("tiles", " then ".join(f"({', '.join(map(str, tile))})" for tile in tiles)))
+    if isinstance(layout, MeshLayout):
+        shard = f"{layout.shard_layout}, {bytes_text(layout.bytes_per_device)}"
+        rows += [("a device's shard", shard), ("devices that hold an element", count_text(layout.replicas))]
     return rows
 
 
@@ -165,8 +206,12 @@ def _cells(scene: Scene) -> dict[str, Any]:
         "label": scene.label_is,
         "colour": scene.colour_by,
         "levels": [{"name": v.name, "rows": v.row_period, "columns": v.column_period} for v in scene.levels],
-        "rows": [len(row) for row in scene.panels],
-        "panels": [_panel(panel) for row in scene.panels for panel in row],
+        "opened": scene.opened,
+        "rows": [1] * bool(scene.devices) + [len(row) for row in scene.panels],
+        "panels": [
+            *map(_panel, filter(None, [scene.devices])),
+            *(_panel(each) for row in scene.panels for each in row),
+        ],
         "strip": [_panel(scene.strip)] if scene.strip else [],
     }
 
@@ -194,7 +239,7 @@ def _panel(panel: Panel) -> dict[str, Any]:
     return plain
 
 
-# -- a layout by its text: what `layout.parse` reads, CuTe's notation, and the words of four commands of `layout` ----
+# -- a layout by its text: what `layout.parse` reads, CuTe's notation, and the words of commands of `layout` ---------
 
 
 def read_notation(text: str) -> layouts.IndexMap | layouts.TupleLayout:
@@ -206,6 +251,8 @@ def read_notation(text: str) -> layouts.IndexMap | layouts.TupleLayout:
     words = text.removeprefix("tilewright ").strip().removeprefix("layout ").split(maxsplit=1)
     if len(words) == 2 and words[0] in _COMMANDS:
         return _by_command(words[0], words[1])
+    if " --shard" in text:
+        return _by_command("draw", text)
     try:
         return layouts.parse(text)
     except ParseError as refused:
@@ -249,6 +296,13 @@ def _number(options: Mapping[str, str], name: str) -> int | None:
     return int(text)
 
 
+def _drawn(words: list[str], options: Mapping[str, str]) -> layouts.IndexMap:
+    array = layouts.parse(words[0])
+    if isinstance(array, layouts.TupleLayout):
+        raise UsageError(f"one array is wanted, {words[0][:60]} is a tuple")
+    return layouts.shard(array, options.get("--mesh"), options["--shard"]) if "--shard" in options else array
+
+
 def _lanes(words: list[str], options: Mapping[str, str]) -> layouts.IndexMap:
     chip = options.get("--chip")
     return layouts.lanes(
@@ -262,6 +316,8 @@ def _lanes(words: list[str], options: Mapping[str, str]) -> layouts.IndexMap:
 
 
 _COMMANDS: dict[str, tuple[Callable[[list[str], Mapping[str, str]], layouts.IndexMap], int, tuple[str, ...]]] = {
+    "draw": (_drawn, 1, ("--mesh", "--shard")),
+    "explain": (_drawn, 1, ("--mesh", "--shard")),
     "cute": (lambda words, options: layouts.from_cute(words[0], options.get("--dtype")), 1, ("--dtype",)),
     "lanes": (_lanes, 1, ("--chip", "--lanes", "--eu-bytes", "--start", "--mode")),
     "onednn": (lambda words, _: layouts.from_onednn_tag(words[0], *_shape_and_type(words[1])), 2, ()),

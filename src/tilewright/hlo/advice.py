@@ -18,13 +18,19 @@ from tilewright.hlo.program import Operation, Program, Source, aliases
 from tilewright.hlo.reading.mlir_reader import read_stablehlo
 from tilewright.hlo.reading.sharded import MESH, cuts_text, mesh_in, places, sharded
 from tilewright.hlo.reporting.types import Suggestion
-from tilewright.hlo.semantics.partitioning import Replicated, devices_in
+from tilewright.hlo.semantics.collectives import Groups
+from tilewright.hlo.semantics.context import Context
+from tilewright.hlo.semantics.dims import devices_of
+from tilewright.hlo.semantics.partitioning import by_shardy, devices_in
 from tilewright.hlo.slices import Partition, partition
+from tilewright.hlo.timing.links import Torus
+from tilewright.hlo.timing.tiles import Tiles
 from tilewright.layout import Mesh, reshard, shard
 from tilewright.layout.meshes.mesh import Sharding
 from tilewright.layout.meshes.text import sharding_of
 from tilewright.render import bytes_text, seconds_text
 from tilewright.targets import Target
+from tilewright.targets import target as find_target
 
 _SMALL = 0.01
 """Share of the step, or of a device's arguments, from which a change is worth a word."""
@@ -32,6 +38,8 @@ _TYPE = re.compile(r"(tensor<[^<>]*(?:<[^<>]*>)?>)\s*(?:loc\(.*\)\s*)?$")
 _FUNCTION = re.compile(r"^\s*func\.func\b", re.M)
 _SAME = frozenset({"convert", "copy", "reshape", "transpose"})
 """Operations whose result is an array as it came in, in another form."""
+_EXCHANGES = 256
+"""Of one kind and group that are looked at."""
 _MOST = 3
 """Sums over devices, and places where arrays are put whole, that are tried."""
 
@@ -40,21 +48,27 @@ def sharding_advice(program: Program, target: Target | str, every: bool = True) 
     """Changes to a StableHLO program with Shardy's shardings that pay, most modelled time saved first.
 
     Where an array is put whole on every device for want of a way between two shardings: the sharding to write between
-    them. Where a sum over devices leaves copies: that each keeps its part. Arrays that are given away and lie in copies
-    over an axis: that they are cut over it. The axes of the mesh in another order on the torus. What was tried and did
-    not pay is not told; without Shardy's shardings nothing is tried. ``every=False``: only the first of these.
-    What a loop gathers anew at each trip, though it stays the same, is told without a trial.
+    them, and where Shardy's own passes send less, those that they go through. Where a sum over devices leaves copies:
+    that each keeps its part. Arrays that are given away and lie in copies over an axis: that they are cut over it. The
+    axes of the mesh in another order on the torus. What was tried and did not pay is not told; without Shardy's
+    shardings nothing is tried. ``every=False``: only the first of these. What a loop gathers anew at each trip, though
+    it stays the same, and small exchanges that could be one are told without a trial, with what the time model says of
+    them; the last of dumps, too.
     """
+    machine = find_target(target) if isinstance(target, str) else target
+    if program.kind == "hlo":
+        return [*_joined(Partition(program, devices_of(program), machine, ()))]
     if devices_in(program) <= 1 or not (found := mesh_in(program.text)):
         return []
-    now, mesh = partition(program, target), found[1]
+    now, mesh = partition(program, machine), found[1]
     tried = list(_between(program, mesh, now))
     if every:
+        shardys = {changed.text: each for each, changed in _as_shardy(program, mesh, now)}
+        tried = [(_told_by(each, shardys.pop(changed.text, None)), changed) for each, changed in tried]
+        tried += [(each, _again(program, text)) for text, each in shardys.items()]
         tried += [*_orders(program, mesh), *_states(program, mesh), *_scattered(program, now)]
-    kept = [
-        *filter(None, (_judged(suggestion, changed, now, target) for suggestion, changed in tried)),
-        *_in_loops(now),
-    ]
+    judged = (_judged(suggestion, changed, now, machine) for suggestion, changed in tried)
+    kept = [*filter(None, judged), *_in_loops(now), *_joined(now)]
     best = dict[tuple[str, str, str], Suggestion]()
     for each in sorted(kept, key=lambda each: -(each.saved_us or 0.0)):
         best.setdefault((each.rule, each.source, each.what), each)
@@ -104,7 +118,7 @@ def _between(program: Program, mesh: Mesh, now: Partition) -> _Tried:
             whole = f"{each.shape.split('[')[0]}[{','.join(map(str, dims))}]"
             way = reshard(shard(whole, mesh, was), shard(whole, mesh, becomes))
             middle = [step.after.sharding for step in way.steps[:-1] if step.op != "slice" or len(way.steps) == 2]
-            changed = _constrained(program, _origin(program, each, whole), middle)
+            changed = _constrained(program, _origin(program, each.op_name, whole), middle)
         except TilewrightError:
             continue
         name = each.op_name.rpartition("/")[2] or each.op
@@ -116,14 +130,44 @@ def _between(program: Program, mesh: Mesh, now: Partition) -> _Tried:
             yield _suggestion("put-whole", what + spec_text(becomes), how, each.source), changed
 
 
+def _as_shardy(program: Program, mesh: Mesh, now: Partition) -> _Tried:
+    """Where Shardy's own passes send less: the shardings that an array goes through there, if there are any between."""
+    try:
+        cut, before = by_shardy(program)
+        less = Partition(cut, now.devices, now.target, ()).sent_bytes
+    except TilewrightError:
+        return
+    if less > (1 - _SMALL) * now.sent_bytes:
+        return
+    lines, named = before.text.split("\n"), {op.name: op for op in before.entry.operations}
+    ways = dict[str, tuple[str, list[Sharding]]]()  # exchanged array -> where it comes from, the shardings on the way
+    for op in before.entry.operations:
+        if op.opcode.startswith("sdy.") and (out := re.search(r"out_sharding=(<@.*?\]>)", lines[op.line - 1])):
+            begin, way = ways.pop(op.operands[0], (op.operands[0], []))
+            ways[op.name] = begin, [*way, sharding_of(f"#sdy.sharding{out[1]}", mesh)]
+    for begin, way in (each for each in ways.values() if len(each[1]) > 1 and each[0] in named):
+        op = named[begin]
+        specs = ", then ".join(f"x = jax.lax.with_sharding_constraint(x, {spec_text(each)})" for each in way[:-1])
+        changed = _constrained(program, _origin(program, op.op_name, op.shape), way[:-1])
+        what = f"Shardy's own passes send {bytes_text(less)} a device, XLA's partitioner {bytes_text(now.sent_bytes)}"
+        how = f"write {specs} on the result of {op.op_name.rpartition('/')[2] or op.opcode}"
+        if changed is not None:
+            yield _suggestion("shardys-way", what, how, op.source), changed
+
+
+def _told_by(suggestion: Suggestion, shardys: Suggestion | None) -> Suggestion:
+    """A proposal; where Shardy's passes go that way, too, with what they send."""
+    return suggestion if shardys is None else replace(suggestion, how=f"{suggestion.how}; {shardys.what}")
+
+
 def spec_text(sharding: Sharding) -> str:
     """``P('d', ('a', 'b'))``."""
     return f"P({', '.join('P.UNCONSTRAINED' if k in sharding.open else repr(e) for k, e in enumerate(sharding.spec))})"
 
 
-def _origin(program: Program, each: Replicated, whole: str) -> Operation | None:
-    known = [op for _, op in program.operations() if op.op_name == each.op_name and op.shape.startswith(whole)]
-    return next(iter(known), None) if each.op_name else None
+def _origin(program: Program, op_name: str, whole: str) -> Operation | None:
+    known = (op for _, op in program.operations() if op.op_name == op_name and op.shape.startswith(whole))
+    return next(known, None) if op_name else None
 
 
 def _constrained(program: Program, op: Operation | None, shardings: Sequence[Sharding]) -> Program | None:
@@ -222,6 +266,48 @@ def _in_loops(now: Partition) -> Iterator[Suggestion]:
             how = "gather it once, by a with_sharding_constraint before the loop, where it fits"
             found = _suggestion("gather-in-loop", what, how, each.source)
             yield replace(found, saved_us=saved * 1e6, factor=step.device_seconds / (step.device_seconds - saved))
+
+
+def _joined(now: Partition) -> Iterator[Suggestion]:
+    """Small exchanges of one kind over the same devices, none of which waits for another: one would begin once.
+
+    From source no sums are told, as the TPU's compiler joins them, and nothing that runs beside other work is.
+    """
+    links, context = Torus.of(now.target), Context(now.program, now.target)
+    alike = defaultdict[tuple[str, str, Groups], set[str]](set)
+    for each in now.collectives if links is not None else ():
+        if each.op in ("all-gather", "reduce-scatter") or (each.op == "all-reduce" and now.program.kind == "hlo"):
+            alike[each.computation, each.op, each.groups].add(each.name)
+
+    def microseconds(several: Sequence[Operation]) -> float:
+        given = [layout for op in several for shape in op.operand_shapes for layout in context.layouts(shape)]
+        made = [layout for op in several for layout in context.layouts(op.shape)]
+        before, behind = ([Tiles.of(layout) for layout in some] for some in (given, made))
+        return links.exchange_us(several[0], before, behind, now.devices, now.slice)[0] if links is not None else 0.0
+
+    found, all_us = list[tuple[float, str, list[Operation]]](), 0.0
+    for (computation, kind, _), names in alike.items():
+        bits = {name: 1 << k for k, name in enumerate(sorted(names)[:_EXCHANGES])}
+        waits, apart, kept = dict[str, int](), list[Operation](), 0  # operation -> those it waits for, as bits
+        for op in now.program.by_name[computation].operations:
+            before = 0
+            for name in op.operands:
+                before |= waits.get(name.partition("#")[0], 0)
+            if op.name in bits and not op.opcode.endswith("-start") and not before & kept:
+                apart.append(op)
+                kept |= bits[op.name]
+            waits[op.name] = before | bits.get(op.name, 0)
+        one_by_one, runs = sum(microseconds([op]) for op in apart), now.runs[computation].count
+        all_us += one_by_one * runs
+        if len(apart) > 1:
+            found.append(((one_by_one - microseconds(apart)) * runs, kind, apart))
+    for saved, kind, apart in found:
+        step = max(all_us, now.step.device_seconds * 1e6 if saved > _SMALL * all_us else 0.0)
+        if saved > _SMALL * step:
+            what = f"{len(apart)} {kind}s ({', '.join(op.shape for op in apart[:3])}) over the same devices, one by one"
+            how = "put them together before (jnp.stack, other types by jax.lax.bitcast_convert_type) and exchange that"
+            made = _suggestion("small-exchanges", what, how, apart[0].source)
+            yield replace(made, saved_us=saved, factor=step / (step - saved))
 
 
 def _scattered(program: Program, now: Partition) -> _Tried:

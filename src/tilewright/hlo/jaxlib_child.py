@@ -1,10 +1,11 @@
 """The process that asks jaxlib's parsers and interpreter, so that what ends them ends a copy of it and nothing else.
 
 A question is one byte of kind ("m" bytecode, "h" HLO proto, "k" a Pallas kernel: to text; "v" a StableHLO text and
-arrays: its values; "p" a StableHLO text with shardings: what one device does, "s" HLO text: as StableHLO) and a
-payload; an answer one byte ("t" what was asked for, "e" refused, "d" died, "u" no jaxlib) and the rest. The process
-starts with the first question and is kept; threads that ask at once have one each. Every question is served by a fork,
-which has everything imported already, has its own limits on memory and time, and may crash.
+arrays: its values; "p" a StableHLO text with shardings: what one device does, "y" the same by Shardy's own passes, "s"
+HLO text: as StableHLO) and a payload; an answer one byte ("t" what was asked for, "e" refused, "d" died, "u" no jaxlib)
+and the rest. The process starts with the first question and is kept; threads that ask at once have one each. Every
+question is served by a fork, which has everything imported already, has its own limits on memory and time, and may
+crash.
 """
 
 from __future__ import annotations
@@ -81,6 +82,7 @@ def read_arrays(raw: bytes, types: Sequence[tuple[Sequence[int], np.dtype[Any]]]
 
 
 _DOES = {b"v": ir.interpreted, b"p": xla_partitioner.partitioned, b"s": xla_partitioner.stablehlo}
+_DOES |= {b"y": xla_partitioner.by_shardy}
 
 # -- inside the process -------------------------------------------------------------------------------------------
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
+from typing import Any
 
+from tilewright.errors import TilewrightError
 from tilewright.hlo.program import Program
+from tilewright.hlo.proving.tpu import chip_topology, compiled_for_tpu
 from tilewright.hlo.reporting.buffers import lifetimes
 from tilewright.hlo.reporting.types import Suggestion
 from tilewright.hlo.semantics.collectives import Collective, collectives
 from tilewright.hlo.semantics.context import Context
-from tilewright.hlo.semantics.partitioning import Replicated, partitioned
+from tilewright.hlo.semantics.partitioning import Replicated, by_shardy, partitioned
 from tilewright.hlo.semantics.runs import Runs, count_runs
 from tilewright.hlo.timing.estimate import estimate
 from tilewright.hlo.timing.links import Torus
@@ -28,6 +31,11 @@ from tilewright.render.tables import Heading, Table
 from tilewright.targets import Target
 from tilewright.targets import target as find_target
 
+_OPINIONS: tuple[Heading, ...] = (
+    *("", ("step", "seconds"), ("exposed", "seconds"), ("a device holds", "bytes")),
+    *(("arguments", "bytes"), ("sent by a device", "bytes"), "exchanges"),
+)
+_KEYS = ("by", "step", "exposed", "peak_bytes", "arguments_bytes", "sent_bytes", "exchanges")
 _EXCHANGES: tuple[Heading, ...] = ("exchange", "over", ("runs", "count"), ("sent by a device", "bytes"), "line")
 
 
@@ -52,15 +60,18 @@ class Partition:
     devices: int
     target: Target = field(repr=False)
     replicated: tuple[Replicated, ...] = field(repr=False)
+    source: Program | None = field(default=None, repr=False)  # what was cut
+    sizes: Mapping[str, int] = field(default_factory=dict, repr=False)  # in bytes, as the TPU's compiler says them
 
     @cached_property
     def arguments_bytes(self) -> int:
-        return self._bytes(op.shape for op in self.program.entry.operations if op.opcode == "parameter")
+        said = self.sizes.get("argument")
+        return said or self._bytes(op.shape for op in self.program.entry.operations if op.opcode == "parameter")
 
     @cached_property
     def outputs_bytes(self) -> int:
         root = self.program.entry.root
-        return self._bytes(iter(root.operand_shapes if root is not None else ()))
+        return self.sizes.get("output") or self._bytes(iter(root.operand_shapes if root is not None else ()))
 
     def _bytes(self, shapes: Iterator[str]) -> int:
         context = Context(self.program, self.target)
@@ -68,7 +79,8 @@ class Partition:
 
     @cached_property
     def peak_bytes(self) -> int:
-        return lifetimes(self.program, self.target).peak
+        own = sum(self.sizes.values()) - 2 * self.sizes.get("alias", 0)  # what is written over counts once
+        return own or lifetimes(self.program, self.target).peak
 
     @cached_property
     def collectives(self) -> tuple[Collective, ...]:
@@ -82,6 +94,11 @@ class Partition:
     def runs(self) -> Mapping[str, Runs]:
         """Computation -> how often it runs."""
         return count_runs(self.program)[0]
+
+    @cached_property
+    def sent_bytes(self) -> int:
+        """What a device sends in a step."""
+        return sum(each.bytes * self.runs[each.computation].count for each in self.collectives)
 
     @cached_property
     def slice(self) -> Slice | None:
@@ -103,6 +120,36 @@ class Partition:
                 found[link] += load * self.runs[each.computation].count
         return found
 
+    def opinions(self, compiled: bool = False) -> list[dict[str, Any]]:
+        """What XLA's partitioner makes of the program, what Shardy's own passes do, and where asked the TPU's compiler.
+
+        Each as a row of plain values; of one that refuses it, only why, in place of its exchanges. Steps are modelled
+        of what each makes; bytes of the compiler are its own figures, all others ours. Raises UnsupportedError where
+        it is asked for and not installed.
+        """
+        source, machine, found = self.source or self.program, self.target, list[dict[str, Any]]()
+        ways: dict[str, Callable[[], tuple[Program, Mapping[str, int]]]] = {
+            "XLA (jaxlib)": lambda: (self.program, {}),
+            "Shardy's passes": lambda: (by_shardy(source)[0], {}),
+        }
+        if compiled:
+            chip_topology(machine.name)
+            ways["TPU's compiler"] = lambda: compiled_for_tpu(source, machine.name)
+        for by, ask in ways.items():
+            try:
+                program, sizes = ask()
+                part = Partition(program, self.devices, machine, (), sizes=sizes)
+                step = {"step": part.step.device_seconds, "exposed": part.step.exposed_seconds}
+            except TilewrightError as error:
+                why = f"refused: {error.what}{f': {error.how}' if error.how else ''}"
+                found.append({"by": by, "exchanges": why})
+                continue
+            counts = sorted(Counter(each.op for each in part.collectives).items())
+            row = step | {key: getattr(part, key) for key in _KEYS[3:6]}
+            row["exchanges"] = ", ".join(f"{op} {n}" for op, n in counts) or "none"
+            found.append({"by": next((n for n in program.notes if n.startswith("compiled by ")), by), **row})
+        return found
+
     def head(self) -> str:
         """The step, what of it is exposed, and what a device holds, in one line."""
         hbm, step = self.target.memory("hbm"), self.step
@@ -112,8 +159,10 @@ class Partition:
             f"a step {seconds_text(step.device_seconds)}, {share} of it exposed communication; a device holds {holds}"
         )
 
-    def lines(self, changes: Sequence[Suggestion] = (), top: int = 10) -> Iterator[str | Table]:
-        """For a terminal: the head, the changes that pay most, the slice, the exchanges by their bytes."""
+    def lines(
+        self, changes: Sequence[Suggestion] = (), top: int = 10, opinions: Sequence[Mapping[str, Any]] = ()
+    ) -> Iterator[str | Table]:
+        """For a terminal: the head, the changes that pay most, who else cuts it how, the exchanges by their bytes."""
         yield f"{self.program.name} on {self.devices} devices of {self.target.name}: {self.head()}"
         yield from ["   # " + "saves".rjust(9) + "  what pays most"] * bool(changes)
         for number, each in enumerate(changes[:3], 1):
@@ -121,6 +170,9 @@ class Partition:
             saved = seconds_text((each.saved_us or 0.0) / 1e6)
             words = f"{number:>4} {saved:>9}  {place}{each.what}: {each.how}"
             yield from textwrap.wrap(words, 120, subsequent_indent=" " * 16, break_on_hyphens=False)
+        if opinions:
+            yield ""
+            yield Table(_OPINIONS, [tuple(map(each.get, _KEYS)) for each in opinions])
         yield ""
         yield Table(_EXCHANGES, self._exchanges()[:top])
 
@@ -137,14 +189,18 @@ class Partition:
         ordered = sorted(sums.items(), key=lambda item: -item[1][1])
         return [(op, axes, times, sent, line) for (op, axes, line), (times, sent) in ordered]
 
-    def to_html(self, changes: Sequence[Suggestion] = ()) -> str:
-        """A page: the changes, the torus with the bytes over its links, the exchanges, the step's lanes."""
+    def to_html(self, changes: Sequence[Suggestion] = (), opinions: Sequence[Mapping[str, Any]] = ()) -> str:
+        """A page: the changes, who else cuts it how, the torus and its links, the exchanges, the step's lanes."""
         page = Page(f"{self.program.name} on {self.devices} devices of {self.target.name}", self.head())
         told = [
             Step(f"{each.what}: {each.how}", why=each.source, worth=seconds_text((each.saved_us or 0.0) / 1e6))
             for each in changes
         ]
         page.section("changes", "What pays most", *([steps(told)] if told else ["nothing that was tried pays"]))
+        if opinions:
+            page.section(
+                "opinions", "Who cuts it how", table(_OPINIONS, [tuple(map(each.get, _KEYS)) for each in opinions])
+            )
         if self.slice is not None and self.link_bytes and prod(self.slice.torus) <= 256:
             page.section("torus", "Bytes over each link", f"It is of {self.slice}.", self.slice.to_svg(self.link_bytes))
         page.section("exchanges", "Exchanges", table(_EXCHANGES, self._exchanges()))
@@ -175,4 +231,4 @@ def partition(program: Program, target: Target | str) -> Partition:
     """
     machine = find_target(target) if isinstance(target, str) else target
     one = partitioned(program)
-    return Partition(one.program, one.devices, machine, one.replicated)
+    return Partition(one.program, one.devices, machine, one.replicated, program)

@@ -12,6 +12,7 @@ import re
 import signal
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -103,8 +104,6 @@ def _compile_main(text: bytes, devices: int, folder: Path) -> None:
 
 
 def _compile(text: bytes, devices: int, dumps: str) -> None:
-    import numpy as np
-
     os.environ["XLA_FLAGS"] = " ".join(
         (
             f"--xla_force_host_platform_device_count={devices}",
@@ -115,16 +114,24 @@ def _compile(text: bytes, devices: int, dumps: str) -> None:
     )
     xla = ir.probed("partitioning programs", tuple(_PARTS.items()))["jaxlib._jax"]
     client = xla.get_tfrt_cpu_client()
-    options = xla.CompileOptions()
-    options.num_replicas, options.num_partitions = 1, devices
-    build = options.executable_build_options
-    build.num_replicas, build.num_partitions = 1, devices
+    client.compile_and_load(text, xla.DeviceList(tuple(client.devices())), options(text, range(devices)))
+
+
+def options(text: bytes, ids: Sequence[int]) -> Any:
+    """How StableHLO text is compiled for the devices with these ids, in the order of its mesh."""
+    import numpy as np
+
+    xla = ir.probed("partitioning programs", tuple(_PARTS.items()))["jaxlib._jax"]
+    found = xla.CompileOptions()
+    found.num_replicas, found.num_partitions = 1, len(ids)
+    build = found.executable_build_options
+    build.num_replicas, build.num_partitions = 1, len(ids)
     build.use_spmd_partitioning = True
     build.use_shardy_partitioner = b"sdy." in text
-    build.device_assignment = xla.DeviceAssignment.create(np.arange(devices).reshape(1, devices))
+    build.device_assignment = xla.DeviceAssignment.create(np.array(ids).reshape(1, len(ids)))
     for name, several in _freedoms(text).items():
         setattr(build, f"allow_spmd_sharding_propagation_to_{name}", several)
-    client.compile_and_load(text, xla.DeviceList(tuple(client.devices())), options)
+    return found
 
 
 _MAIN = re.compile(rb"func\.func (?:public )?@main\((.*?)\) -> (.*?)\{\s*(?:loc\([^\n]*\)\s*)?\n", re.S)
@@ -139,6 +146,25 @@ def _freedoms(text: bytes) -> dict[str, list[bool]]:
     arguments = main[1].split(b"tensor<")[1:]
     free = {"parameters": arguments, "output": results}
     return {name: [b"sharding" not in part for part in parts] for name, parts in free.items()}
+
+
+_SHARDY = (
+    "sdy-propagation-pipeline,"
+    "func.func(sdy-insert-explicit-reshards{enable-full-version=true},sdy-reshard-to-collectives)"
+)
+
+
+def by_shardy(raw: bytes) -> bytes:
+    """StableHLO text without calls, as Shardy's own passes cut it; a zero byte; whole arrays still, and the exchanges.
+
+    Some programs end the process.
+    """
+    module = ir.parse_module(raw.decode())
+    ir.chlo_to_stablehlo(module)
+    ir.run_passes(module, _SHARDY)
+    whole = ir.print_module(module, locations=True)
+    ir.run_passes(module, "sdy-convert-global-to-local,sdy-drop-sharding-and-mesh,cse")
+    return f"{ir.print_module(module, locations=True)}\0{whole}".encode()
 
 
 def stablehlo(raw: bytes) -> bytes:

@@ -134,6 +134,9 @@ def report(
     fail_on: Annotated[
         str | None, "With --baseline: exit 1 if bytes moved, padding or peak memory grew by more than, say, 5%."
     ] = None,
+    compiled: Annotated[
+        bool, "--compile", "Report on what an installed TPU compiler (libtpu) makes of StableHLO."
+    ] = False,
     *,
     meshed: MeshOptions,
     assume: AssumeOption = None,
@@ -148,6 +151,10 @@ def report(
     chip, allowed = _chip(target), _share(fail_on or "0%")
     old = _read_report(baseline) if baseline else None
     loaded = load_program(program, arg, module, frames, meshed)
+    if compiled and chip is not None and loaded.kind != "hlo":
+        from tilewright.hlo import compile_for_tpu
+
+        loaded = compile_for_tpu(loaded, chip.name)
     movement = make_report(loaded, chip, program, assumptions(assume))
     if profile:
         movement = movement.with_profile(loaded, profile)

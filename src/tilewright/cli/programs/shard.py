@@ -27,6 +27,7 @@ def shard(
     output: Annotated[str | None, "--output", "-o", "Write a .html (not with --search) or .json file."] = None,
     as_json: Json = False,
     top: Annotated[int, Option(min=1, help="How many entries to print.")] = 10,
+    compiled: Annotated[bool, "--compile", "Ask an installed TPU compiler (libtpu) for the slice, too."] = False,
     *,
     meshed: MeshOptions,
     arg: ArgOption = None,
@@ -49,13 +50,15 @@ def shard(
         deliver(Answer(found.to_json, lambda: iter(lines)), where, {".json": found.to_json})
         return
     part, changes = partition(loaded, chip), sharding_advice(loaded, chip)
+    told = part.opinions(compiled)
     keys = ("rule", "what", "how", "source", "saved_us")
     plain = {key: getattr(part, key) for key in ("devices", "arguments_bytes", "outputs_bytes", "peak_bytes")}
     plain |= {"step": part.step.device_seconds, "exposed": part.step.exposed_seconds, "slice": str(part.slice or "")}
     plain["changes"] = [{key: getattr(each, key) for key in keys} for each in changes]
+    plain["opinions"] = told
     plain["collectives"] = [
         {"op": each.op, "bytes": each.bytes, "groups": each.groups, "source": str(each.source or "")}
         for each in part.collectives
     ]
-    forms: dict[str, Form] = {".json": lambda: plain, ".html": lambda: part.to_html(changes)}
-    deliver(Answer(lambda: plain, lambda: part.lines(changes, top)), where, forms, notes=part.step.notes)
+    forms: dict[str, Form] = {".json": lambda: plain, ".html": lambda: part.to_html(changes, told)}
+    deliver(Answer(lambda: plain, lambda: part.lines(changes, top, told)), where, forms, notes=part.step.notes)

@@ -34,7 +34,8 @@ export class Cells {
     this.elements = new Map();
     this.panels.forEach((panel, at) => {
       panel.at = at;
-      panel.strip = at >= scene.panels.length;
+      panel.devices = at === 0 && scene.opened !== null && scene.opened !== undefined; // what each device of a mesh holds
+      panel.strip = panel.devices || at >= scene.panels.length;
       panel.longest = panel.labels.reduce((most, label) => Math.max(most, label.length), 1);
       for (let cell = 0; cell < panel.labels.length; cell += 1) {
         if (!panel.tips[cell]) continue;
@@ -44,7 +45,9 @@ export class Cells {
       }
     });
     this.chosen = this.hovered = this.marked = null;
-    const widest = this.panels.reduce((most, panel) => Math.max(most, panel.longest), 1) * 7 + 10;
+    const [first] = this.panels, opened = first?.devices ? first.places.findIndex(([device]) => device === scene.opened) : -1;
+    if (opened >= 0) this.marked = { panel: first, cell: opened };
+    const widest = this.panels.reduce((most, panel) => Math.max(most, panel.devices ? 1 : panel.longest), 1) * 7 + 10;
     this.wide = Math.max(26, widest);
     const columns = Math.max(1, ...this.rows().map((row) => row.reduce((sum, panel) => sum + panel.width, 0)));
     const cells = this.panels.reduce((sum, panel) => sum + panel.width * panel.height, 0);
@@ -61,12 +64,12 @@ export class Cells {
     const rows = [];
     let at = 0;
     for (const count of this.scene.rows) rows.push(this.panels.slice(at, at += count));
-    for (const panel of this.panels.filter((panel) => panel.strip)) rows.push([panel]);
+    for (const panel of this.panels.slice(at)) rows.push([panel]);
     return rows;
   }
 
-  get labelled() { return this.size >= LABELLED; }
-  get cellWidth() { return this.labelled ? Math.max(this.size, this.wide) : this.size; }
+  tall(panel) { return panel.devices ? Math.max(26, this.size) : this.size; } // devices are few, and chosen one by one
+  across(panel) { return this.tall(panel) < LABELLED ? this.size : Math.max(this.tall(panel), panel.devices ? 38 : this.wide); }
 
   place() {
     let y = MARGIN, width = 0;
@@ -75,9 +78,9 @@ export class Cells {
       for (const panel of row) {
         panel.x = x + SIDE;
         panel.y = y + (panel.heading ? HEAD : 4) + TOP;
-        panel.pixels = panel.width * this.cellWidth;
+        panel.pixels = panel.width * this.across(panel);
         x = panel.x + Math.max(panel.pixels, (panel.heading.length + 2) * 6.4) + GAP;
-        tall = Math.max(tall, panel.y - y + panel.height * this.size);
+        tall = Math.max(tall, panel.y - y + panel.height * this.tall(panel));
       }
       width = Math.max(width, x - GAP);
       y += tall + GAP;
@@ -143,7 +146,7 @@ export class Cells {
   }
 
   drawPanel(pen, inks, panel, seen) {
-    const w = this.cellWidth, h = this.size;
+    const w = this.across(panel), h = this.tall(panel);
     if (panel.y - HEAD - TOP > seen.bottom || panel.y + panel.height * h < seen.top || panel.x - SIDE > seen.right) return;
     const from = Math.max(0, Math.floor((seen.top - panel.y) / h)), to = Math.min(panel.height, Math.ceil((seen.bottom - panel.y) / h));
     const left = Math.max(0, Math.floor((seen.left - panel.x) / w)), right = Math.min(panel.width, Math.ceil((seen.right - panel.x) / w));
@@ -175,7 +178,7 @@ export class Cells {
         pen.fill();
       }
     }
-    if (this.labelled) {
+    if (h >= LABELLED) {
       pen.font = `${Math.min(12, h * 0.46)}px system-ui, sans-serif`;
       pen.textAlign = "center";
       pen.textBaseline = "middle";
@@ -191,7 +194,7 @@ export class Cells {
 
   hatch(pen, inks, panel, from, to, left, right) {
     if (!panel.padding.includes(1)) return;
-    const w = this.cellWidth, h = this.size, step = 6;
+    const w = this.across(panel), h = this.tall(panel), step = 6;
     pen.save();
     pen.beginPath();
     for (let row = from; row < to; row += 1) { // runs of padding in a row, each one rectangle of the clip
@@ -216,7 +219,7 @@ export class Cells {
   }
 
   outline(pen, inks, panel) {
-    const w = this.cellWidth, h = this.size;
+    const w = this.across(panel), h = this.tall(panel);
     this.scene.levels.forEach(({ rows, columns }, at) => {
       if (this.level && at + 1 > this.level) return;
       if (Math.min((columns ?? 99) * w, (rows ?? 99) * h) < (at ? 10 : 5)) return;
@@ -240,7 +243,7 @@ export class Cells {
   }
 
   names(pen, inks, panel, from, to, left, right) {
-    const w = this.cellWidth, h = this.size;
+    const w = this.across(panel), h = this.tall(panel);
     pen.font = "10.5px system-ui, sans-serif";
     pen.fillStyle = inks.soft;
     pen.textBaseline = "alphabetic";
@@ -271,7 +274,8 @@ export class Cells {
 
   rectangle({ panel, cell }) {
     const row = Math.floor(cell / panel.width), column = cell % panel.width;
-    return { x: panel.x + column * this.cellWidth, y: panel.y + row * this.size, w: this.cellWidth, h: this.size };
+    const w = this.across(panel), h = this.tall(panel);
+    return { x: panel.x + column * w, y: panel.y + row * h, w, h };
   }
 
   // -- pointing and choosing --
@@ -281,7 +285,7 @@ export class Cells {
     const x = event.clientX - box.left - this.view.clientLeft + this.view.scrollLeft;
     const y = event.clientY - box.top - this.view.clientTop + this.view.scrollTop;
     for (const panel of this.panels ?? []) {
-      const row = Math.floor((y - panel.y) / this.size), column = Math.floor((x - panel.x) / this.cellWidth);
+      const row = Math.floor((y - panel.y) / this.tall(panel)), column = Math.floor((x - panel.x) / this.across(panel));
       if (row < 0 || column < 0 || row >= panel.height || column >= panel.width) continue;
       const cell = row * panel.width + column;
       return panel.tips[cell] ? { panel, cell } : null;
@@ -305,7 +309,8 @@ export class Cells {
   }
 
   told({ panel, cell }) {
-    return { index: panel.padding[cell] ? null : panel.indices[cell], place: panel.places[cell], tip: panel.tips[cell], other: panel.others?.[cell] };
+    return { index: panel.padding[cell] ? null : panel.indices[cell], place: panel.places[cell], tip: panel.tips[cell], other: panel.others?.[cell],
+      device: panel.devices ? panel.places[cell][0] : null };
   }
 
   tip(at) {
@@ -385,8 +390,9 @@ export class Cells {
   }
 
   walk(down, right) {
-    if (!this.chosen) return this.pickAndReveal({ panel: this.panels[0], cell: 0 });
-    const { panel, cell } = this.chosen;
+    const from = this.chosen ?? (this.marked?.panel.devices ? this.marked : null);
+    if (!from) return this.pickAndReveal({ panel: this.panels[0], cell: 0 });
+    const { panel, cell } = from;
     let row = Math.floor(cell / panel.width) + down, column = cell % panel.width + right, next = panel;
     if (row < 0 || row >= panel.height || column < 0 || column >= panel.width) { // on to the panel before or behind
       const neighbour = this.panels[panel.at + (row < 0 || column < 0 ? -1 : 1)];

@@ -11,12 +11,13 @@ const EXAMPLES = [
   ["column-major", "f32[6,10]{0,1}"],
   ["int8 packing", "s8[70,200]{1,0:T(8,128)(4,1)}"],
   ["an NPU's lanes", "lanes f16[2,10,4,5] --chip mars3 --start 2"],
+  ["over a mesh", "bf16[512,300]{1,0:T(8,128)(2,1)} --mesh d=4,m=4 --shard d,-"],
   ["CuTe, swizzled", "Sw<3,4,3> o smem_ptr[16b](unset) o (8,64):(64,1)"],
   ["a line of a dump", "ROOT %copy.5 = f32[2,9,200]{2,1,0:T(8,128)} copy(%x)"],
 ];
 
 export const build = (section) => {
-  const values = { text: FIRST, leaf: "", at: "", place: "", level: 0, colour: "", window: "" };
+  const values = { text: FIRST, leaf: "", at: "", place: "", level: 0, colour: "", window: "", device: "" };
   let current = null, around = "";
 
   const text = make("textarea", { rows: 2, spellcheck: false, autocomplete: "off", value: values.text });
@@ -37,10 +38,16 @@ export const build = (section) => {
   const cells = new Cells("Cells of the layout: arrow keys choose one, + and - zoom", {
     look: (cell) => point(cell),
     choose: (cell) => {
+      if (cell.device !== null) { // of a mesh: open it
+        Object.assign(values, { device: String(cell.device), at: "", place: "" });
+        around = "";
+        fill();
+        return load();
+      }
       values.at = cell.index ? cell.index.join() : "";
       values.place = cell.index ? "" : cell.place.join();
       fill();
-      derive(false);
+      return derive(false);
     },
   });
   const zoom = make("div", { className: "steps-of", role: "group", "aria-label": "Zoom" },
@@ -70,9 +77,9 @@ export const build = (section) => {
   };
 
   const load = async () => {
-    const { text: typedText, leaf: wanted, colour, window } = values;
+    const { text: typedText, leaf: wanted, colour, window, device } = values;
     save();
-    const answer = await ask("layout", { text: typedText, leaf: wanted, colour, window, around });
+    const answer = await ask("layout", { text: typedText, leaf: wanted, colour, window, device, around });
     if (wrong.say(answer.error)) return text.setAttribute("aria-invalid", "true");
     text.removeAttribute("aria-invalid");
     current = answer.value;
@@ -80,7 +87,7 @@ export const build = (section) => {
     leafField.hidden = !current.leaves.length;
     windowField.hidden = !current.scene.cut && !values.window;
     leaf.replaceChildren(...choices(current.leaves.map((it) => [it.path, `${it.path}: ${it.layout}`]), values.leaf));
-    const ways = current.axes.length > 1 ? [current.axes[0], "line", "offset", "none"] : current.scene.levels.length ? ["tile", "line", "offset", "none"] : ["none", "line", "offset"];
+    const ways = current.axes.length > 1 && current.axes[0] !== "device" ? [current.axes[0], "line", "offset", "none"] : current.scene.levels.length ? ["tile", "line", "offset", "none"] : ["none", "line", "offset"];
     way.replaceChildren(...choices([["", "auto"], ...ways], values.colour));
     placeField.firstChild.textContent = current.axes.length > 1 ? `Address (${current.axes.join(", ")})` : "Offset";
     cells.show(current.scene);
@@ -103,6 +110,7 @@ export const build = (section) => {
     const { title, lines, index: at, place: where } = answer.value;
     if (reveal && !cells.chooseAt(at, where) && at && !values.window && around !== at.join()) { // beyond the part that is shown
       around = at.join();
+      values.device = "";
       return load();
     }
     const rows = lines.flatMap(([heading, line]) => [make("dt", { textContent: heading }), make("dd", { textContent: line })]);
@@ -129,7 +137,7 @@ export const build = (section) => {
   }, 40);
 
   const typed = () => {
-    Object.assign(values, { text: text.value, leaf: "", at: "", place: "", level: 0, colour: "", window: "" });
+    Object.assign(values, { text: text.value, leaf: "", at: "", place: "", level: 0, colour: "", window: "", device: "" });
     around = "";
     fill();
     load();
@@ -138,7 +146,7 @@ export const build = (section) => {
   addEventListener("resize", soon(() => { if (current && section.isConnected) cells.place(); }, 150));
 
   const show = (given) => {
-    Object.assign(values, { text: values.text, leaf: "", at: "", place: "", level: 0, colour: "", window: "" }, given);
+    Object.assign(values, { text: values.text, leaf: "", at: "", place: "", level: 0, colour: "", window: "", device: "" }, given);
     around = "";
     if (text.value !== values.text) text.value = values.text;
     fill();

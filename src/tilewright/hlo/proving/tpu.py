@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import re
 import time
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -17,14 +18,18 @@ from typing import Any
 
 from tilewright.child import Child, ChildDied, ChildLate, serve
 from tilewright.errors import TilewrightError, UnsupportedError, UsageError
-from tilewright.hlo.execute import check_custom_calls, flat_callable
+from tilewright.hlo import ir, xla_partitioner
+from tilewright.hlo.execute import check_custom_calls
 from tilewright.hlo.opcodes import CONTROL, TAKES_NO_TIME
 from tilewright.hlo.program import Operation, Program
-from tilewright.hlo.proving.verify import main_types
 from tilewright.hlo.reading.hlo_reader import read_hlo
 from tilewright.hlo.reading.hlo_scan import array_shapes
 from tilewright.hlo.semantics.context import Context
+from tilewright.hlo.semantics.partitioning import devices_in, slice_said
+from tilewright.hlo.timing.links import Torus
+from tilewright.layout.meshes.torus import Slice
 from tilewright.render import bytes_text
+from tilewright.targets import target as find_target
 
 # What the TPU compiler says a compiled program costs: its own cycle estimates added up, and bytes in HBM.
 
@@ -126,7 +131,7 @@ def _executed(program: Program) -> list[str]:
 
 
 #: The smallest topology of each chip that its compiler takes; one of its chips is compiled for.
-TPU_TOPOLOGIES = {"v4": "v4:2x2x1", "v5e": "v5e:2x2", "v5p": "v5p:2x2x1", "v6e": "v6e:2x2"}
+TPU_TOPOLOGIES = {"v4": "v4:2x2x1", "v5e": "v5e:2x2", "v5p": "v5p:2x2x1", "v6e": "v6e:2x2", "7x": "tpu7x:2x2x1"}
 
 _HOME = "tilewright.hlo.proving.tpu"
 _ENVIRONMENT = {  # no device is touched, so another process that holds the compiler's lock need not matter
@@ -184,13 +189,44 @@ class TpuComparison:
 def compile_for_tpu(program: Program, chip: str = "v5e", timeout: float = 300.0) -> Program:
     """What the TPU's own compiler makes of a StableHLO program, ahead of time: the optimised, scheduled module.
 
-    Raises as :func:`compare_on_tpu` does.
+    Of a program with shardings it is one device's, on the slice where JAX puts them. Raises as :func:`compare_on_tpu`.
     """
-    _, [compiled] = _ask(_topology(chip), [program.text], timeout, time.monotonic() + timeout)
-    return _module(compiled)
+    return compiled_for_tpu(program, chip, timeout)[0]
 
 
-def _topology(chip: str) -> str:
+def compiled_for_tpu(program: Program, chip: str = "v5e", timeout: float = 300.0) -> tuple[Program, dict[str, int]]:
+    """As :func:`compile_for_tpu`, the compiler's version among its notes, and what the compiler says of bytes."""
+    devices, topology, said = devices_in(program), chip_topology(chip), dict[str, str]()
+    if devices > 1:
+        machine, said = find_target(f"tpu-{chip.removeprefix('tpu-')}"), slice_said(program.text, devices)
+        said |= {key: program.attributes[key] for key in ("topology",) if key in program.attributes}
+        torus = Torus.of(machine)
+        on = torus.slice_of(replace(program, attributes={**program.attributes, **said})) if torus is not None else None
+        if on is None:
+            raise UnsupportedError(f"{devices} devices are no slice of {machine.name}")
+        topology = _of_slice(topology["topology"].partition(":")[0], on)
+    versions, [answer] = _ask(topology, [program.text], timeout, time.monotonic() + timeout)
+    made, by = _module(answer), f"compiled by {_compiler(versions)}"
+    made = replace(made, name=program.name, attributes={**made.attributes, **said}, notes=(*made.notes, by))
+    return made, answer["sizes"]
+
+
+def _of_slice(family: str, on: Slice) -> dict[str, Any]:
+    """The topology of a slice, and the chip of each device on it; dims of one chip stand last, as libtpu has it."""
+    order = sorted(range(len(on.torus)), key=lambda dim: on.torus[dim] == 1)
+    dims = [on.torus[dim] for dim in order]
+    places = [[chip[0], *(chip[1 + dim] for dim in order)] for chip in on.chips]
+    more: dict[str, Any] = {"chips_per_host_bounds": [*dims, 1][:3]} if len(dims) == 2 and 1 in dims else {}
+    slices = 1 + max(place[0] for place in places)
+    more |= {"num_slices": slices} if slices > 1 else {}
+    return {"topology": f"{family}:{'x'.join(map(str, dims))}", "places": places, "more": more}
+
+
+def _compiler(versions: dict[str, str]) -> str:
+    return f"libtpu {versions['libtpu']}, jax {versions['jax']}"
+
+
+def chip_topology(chip: str) -> dict[str, Any]:
     """The topology to compile for; refuses a chip that there is none for, and a missing compiler."""
     name = chip.removeprefix("tpu-")
     if name not in TPU_TOPOLOGIES:
@@ -198,7 +234,7 @@ def _topology(chip: str) -> str:
     if find_spec("libtpu") is None:
         how = f"pip install 'jax[tpu]{_same_jax()}' (libtpu is proprietary)"
         raise UnsupportedError("the TPU compiler is not installed", how=how)
-    return TPU_TOPOLOGIES[name]
+    return {"topology": TPU_TOPOLOGIES[name]}
 
 
 def compare_on_tpu(before: Program, after: Program, chip: str = "v5e", timeout: float = 300.0) -> TpuComparison:
@@ -229,15 +265,15 @@ def _compared(
     pairs: Sequence[tuple[Program, Program]], chip: str, each: float, together: float
 ) -> list[TpuComparison | UnsupportedError]:
     texts = list(dict.fromkeys(program.text for pair in pairs for program in pair))
-    versions, [streaming, *answers] = _ask(_topology(chip), [_STREAMING, *texts], each, time.monotonic() + together)
+    versions, [streaming, *answers] = _ask(chip_topology(chip), [_STREAMING, *texts], each, time.monotonic() + together)
     rate = cycles_per_byte(_module(streaming))
     found: dict[str, TpuEstimate | UnsupportedError] = {}
     for text, compiled in zip(texts, answers):
         try:
-            found[text] = estimate(_module(compiled), rate, compiled["temp_bytes"])
+            found[text] = estimate(_module(compiled), rate, compiled["sizes"]["temp"])
         except TilewrightError as error:
             found[text] = UnsupportedError(error.what, where=error.where, how=error.how)
-    compiler = f"libtpu {versions['libtpu']}, jax {versions['jax']}"
+    compiler = _compiler(versions)
 
     def compared(before: Program, after: Program) -> TpuComparison | UnsupportedError:
         a, b = found[before.text], found[after.text]
@@ -271,7 +307,7 @@ _LATE = {
 
 
 def _ask(
-    topology: str, texts: Sequence[str], each: float, deadline: float
+    topology: dict[str, Any], texts: Sequence[str], each: float, deadline: float
 ) -> tuple[dict[str, str], list[dict[str, Any]]]:
     """The compiler's versions, and for each text what it makes of it or an error.
 
@@ -282,7 +318,7 @@ def _ask(
     child, wait = Child(_HOME, _ENVIRONMENT), 1.0
     try:
         while len(answers) < len(texts):
-            question = json.dumps({"topology": topology, "program": texts[len(answers)]}).encode()
+            question = json.dumps({**topology, "program": texts[len(answers)]}).encode()
             try:
                 answer = json.loads(child.ask(question, max(0.1, min(each, deadline - time.monotonic()))))
             except ChildLate:
@@ -311,13 +347,16 @@ def main() -> None:
     serve(lambda question, _: json.dumps(_answer(**json.loads(question))).encode())
 
 
-def _answer(topology: str, program: str) -> dict[str, Any]:
+def _answer(
+    topology: str, program: str, places: Sequence[Sequence[int]] = (), more: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """What the compiler makes of a program, or an error; its versions, if it starts."""
     answer: dict[str, Any] = {}
     try:
-        device = _device(topology)
-        answer["versions"] = {"libtpu": version("libtpu"), "jax": version("jax"), "chip": device.device_kind}
-        answer |= _compiled(program, device)
+        devices = _devices(topology, json.dumps(more or {}))
+        answer["versions"] = {"libtpu": version("libtpu"), "jax": version("jax"), "chip": devices[0].device_kind}
+        check_custom_calls(program, "tpu")
+        answer |= _compiled(program, devices, places)
     except Exception as error:
         reason = str(error).strip().split("\n")[0][:300]
         answer["error"] = f"the TPU compiler failed ({type(error).__name__}: {reason})"
@@ -325,20 +364,24 @@ def _answer(topology: str, program: str) -> dict[str, Any]:
 
 
 @cache
-def _device(topology: str) -> Any:
+def _devices(topology: str, more: str) -> Any:
     from jax.experimental import topologies
 
-    return topologies.get_topology_desc(platform="tpu", topology_name=topology).devices[0]
+    return topologies.get_topology_desc(platform="tpu", topology_name=topology, **json.loads(more)).devices
 
 
-def _compiled(text: str, device: Any) -> dict[str, Any]:
-    import jax
-    from jax.sharding import SingleDeviceSharding
+def _compiled(text: str, devices: Sequence[Any], places: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """One device's module of a text; ``places``: the slice and the chip of every device of its mesh."""
+    standing = defaultdict[tuple[int, ...], list[Any]](list)
+    for each in devices:
+        standing[getattr(each, "slice_index", 0) or 0, *each.coords].append(each)
+    laid = [standing[(*place, 0, 0)[:4]].pop(0) for place in places] or devices[:1]
+    xla, module = ir.probed("compiling for a TPU", (("jaxlib._jax", ("DeviceList",)),)), ir.parse_module(text)
+    options = xla_partitioner.options(text.encode(), [each.id for each in laid])
+    compiled = laid[0].client.compile(module, xla["jaxlib._jax"].DeviceList(tuple(laid)), options)
+    return {"text": compiled.hlo_modules()[0].to_string(), "sizes": _sizes(compiled.get_compiled_memory_stats())}
 
-    check_custom_calls(text, "tpu")
-    inputs, outputs = main_types(text)
-    with jax.enable_x64(True):
-        call = flat_callable(text, inputs, outputs, platform="tpu")
-        compiled = jax.jit(call, in_shardings=SingleDeviceSharding(device)).lower(*inputs).compile()
-    memory = compiled.memory_analysis()
-    return {"text": compiled.as_text(), "temp_bytes": getattr(memory, "temp_size_in_bytes", 0)}
+
+def _sizes(memory: Any) -> dict[str, int]:
+    names = ("argument", "output", "alias", "temp")
+    return {name: int(getattr(memory, f"{name}_size_in_bytes", 0)) for name in names}

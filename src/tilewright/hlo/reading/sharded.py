@@ -144,7 +144,7 @@ tensor<8x4xf32> { return %arg0 : tensor<8x4xf32> }
         if not meant:
             there = ", ".join(place.name for place in known[:12]) + (", ..." if len(known) > 12 else "")
             raise UsageError(f"the program has no argument {wanted!r}", where="--shard", how=f"there are: {there}")
-        sharding, alone = sharding_of(value, over), [place.name for place in meant] == [wanted]
+        sharding, alone = sharding_of(value, over), len(meant) == 1
         for place in meant:
             if (mark := _mark(place, sharding, alone, name)) is not None:
                 marks[place] = mark

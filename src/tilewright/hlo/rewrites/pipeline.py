@@ -138,7 +138,7 @@ def _nested_fixpoint(bodies: Sequence[Block], steps: Sequence[Rewrite], rounds: 
 
 
 @collector_paused()
-def run_pipeline(text: str, steps: Sequence[Step]) -> tuple[str, Counter[str]]:
+def run_pipeline(text: str, steps: Sequence[Step], locations: bool = False) -> tuple[str, Counter[str]]:
     """A StableHLO module's text after the steps, to their fixpoint and without any gate, and how often each fired.
 
     Inlining happens first, wherever it stands. Bodies are rewritten after what is around them, again and again until
@@ -153,7 +153,7 @@ def run_pipeline(text: str, steps: Sequence[Step]) -> tuple[str, Counter[str]]:
     counts += _nested_fixpoint(bodies, [step for step in steps if isinstance(step, Rewrite)], _ROUNDS)
     write_functions(module, bodies)
     verify_module(module)
-    return print_module(module), counts
+    return print_module(module, locations), counts
 
 
 # What XLA does by itself: the form a program reaches whatever anybody rewrites, so that gains are claimed beyond it.

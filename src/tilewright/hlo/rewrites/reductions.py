@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from tilewright.hlo.graphs.dims import plan_reduce, runs
 from tilewright.hlo.graphs.graph import Node, Value
-from tilewright.hlo.rewriting.base import LocalRewrite, is_exact, is_identity, may_regroup, option, regroups, starts
+from tilewright.hlo.rewriting.base import (
+    LocalRewrite,
+    identity,
+    is_exact,
+    is_identity,
+    may_regroup,
+    option,
+    regroups,
+    starts,
+)
 from tilewright.hlo.rewriting.maker import Maker, is_static, made_by
 from tilewright.hlo.rewriting.sinking import ReshapeMove, Sinking, TransposeMove
 
@@ -181,3 +190,48 @@ def _begin(op: Node, inits: list[Value], make: Maker) -> list[tuple[Value, Value
     monoids = op.attributes["monoids"] if len(inits) > 1 else [op.attributes["monoid"]]
     pairs = [starts(monoid, init, make) for monoid, init in zip(monoids, inits)]
     return [pair for pair in pairs if pair is not None] if None not in pairs else None
+
+
+@dataclass(frozen=True)
+class SumsOfBlocks(LocalRewrite):
+    """A running sum (``cumsum``) along a dim -> running sums in blocks of 128, and of what the blocks before come to.
+
+        [8192,512], windows of 8192      becomes
+        [64,128,512], windows of 128; their ends [64,1,512], windows of 64, moved on by one; the two added
+
+    In no pipeline: the TPU's compiler does it before it cuts a program, so that where the dim is sharded only the ends
+    of blocks travel. Any monoid, from either side.
+    """
+
+    roots: ClassVar[frozenset[str]] = frozenset({"reduce_window"})
+
+    def rewrite(self, op: Node, make: Maker) -> Value | None:
+        (value, start), own = op.operands[:2], op.attributes
+        dims = [k for k, size in enumerate(own["window"]) if size > 1]
+        neutral = identity(own["monoid"], value.dtype) if "monoid" in own else None
+        if len(dims) != 1 or neutral is None or not is_static(value):
+            return None
+        (dim,), shape, rank = dims, value.sizes, len(value.sizes) + 1
+        n, sides, steps = shape[dim], own["padding"][dim], ("strides", "base_dilation", "window_dilation")
+        whole = own["window"][dim] == n and sorted(sides) == [0, n - 1] and sum(map(sum, own["padding"])) == n - 1
+        if n <= _BLOCK or n % _BLOCK or not whole or any({*own[name]} != {1} for name in steps):
+            return None
+        first, several, by = sides[0] > 0, n // _BLOCK, 1 if sides[0] else -1
+
+        def along(at: int, one: Any, other: Any = 0) -> tuple[Any, ...]:
+            return tuple(one if k == at else other for k in range(rank))
+
+        def summed(array: Value, at: int, over: int, begin: Value) -> Value:
+            pads = along(at, (over - 1, 0) if first else (0, over - 1), (0, 0))
+            windows = {"window": along(at, over, 1), "padding": pads, "monoid": own["monoid"]}
+            return make.reduce_window(array, begin, windows | dict.fromkeys(steps, along(at, 1, 1)))
+
+        blocks = make.reshape(value, (*shape[:dim], several, _BLOCK, *shape[dim + 1 :]))
+        inside = summed(blocks, dim + 1, _BLOCK, make.constant(neutral, value.dtype))
+        ends = make.part(inside, dim + 1, *((_BLOCK - 1, _BLOCK) if first else (0, 1)))
+        before = make.pad(summed(ends, dim, several, start), start, along(dim, by), along(dim, -by))
+        before = make.broadcast(before, inside.sizes, range(rank))
+        return make.reshape(make.binary(own["monoid"], inside, before), shape)
+
+
+_BLOCK = 128

@@ -8,19 +8,27 @@ custom calls (kernels) are taken out before and put back behind.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
+from typing import TypeAlias
 
 from tilewright.errors import TilewrightError, UnsupportedError
 from tilewright.extras import MissingExtra
+from tilewright.hlo import ir
 from tilewright.hlo.jaxlib_child import ask
-from tilewright.hlo.program import Computation, Operation, Program, Source, aliases
+from tilewright.hlo.program import Operation, Program, Source, aliases
 from tilewright.hlo.reading.hlo_reader import read_hlo
 from tilewright.hlo.reading.hlo_scan import configuration
 from tilewright.hlo.reading.mlir_reader import meshes, read_stablehlo
-from tilewright.hlo.semantics.collectives import read_groups
+from tilewright.hlo.reading.sharded import MESH
+from tilewright.hlo.rewrites.inline import Inline
+from tilewright.hlo.rewrites.pipeline import run_pipeline
+from tilewright.hlo.rewrites.reductions import SumsOfBlocks
+from tilewright.hlo.semantics.collectives import collectives, read_groups
+from tilewright.layout.meshes.text import mesh_of
 
 MOST_DEVICES = 4096
 _HOW = (
@@ -38,6 +46,8 @@ _TOKENS = re.compile(rf"{re.escape(_TOKEN)}(\d+)\.")
 _GROUPS = re.compile(
     r"\breplica_groups=(mesh\[[^\]]*\](?:, device_ids=\([^{}]*\))? ?\{[^{}]*\}|\[[\d,]+\]<=\[[\d,]+\](?:T\([\d,]+\))?)"
 )
+_GROUP_AXES = re.compile(r"#stablehlo\.replica_group_mesh_axes<mesh = @([\w.$-]+), axes = \[([^\]()]*)\]>")
+_AXIS = re.compile(r'axis_ref<name = "(\w+)">')
 _CHANNEL = re.compile(r"\bchannel_id=\d+")
 """All become one number: two exchanges that differ in nothing else are one, as the TPU's compiler sees it."""
 _OWN = re.compile(r', mhlo\.sharding = "[^"]*"|mhlo\.sharding = "[^"]*"(?:, )?')
@@ -118,9 +128,13 @@ def partitioned(program: Program, whole: bool = True) -> OneDevice:
         made = replace(made, text=_restored(made.text, kernels))
     lines = _sources(program)
     found = (replace(each, source=each.source or lines.get(each.op_name)) for each in replicated)
-    where = {key: program.attributes[key] for key in ("topology",) if key in program.attributes}
-    made = replace(made, name=program.name, attributes={**made.attributes, **where})
-    return OneDevice(made, devices, tuple(found))
+    return OneDevice(_of(program, made), devices, tuple(found))
+
+
+def _of(program: Program, made: Program) -> Program:
+    """One device's part with what the whole program says of itself."""
+    said = {key: program.attributes[key] for key in ("topology",) if key in program.attributes}
+    return replace(made, name=program.name, attributes={**made.attributes, **said})
 
 
 def _sources(program: Program) -> dict[str, Source]:
@@ -132,16 +146,20 @@ def _sources(program: Program) -> dict[str, Source]:
     return lines
 
 
+_Made: TypeAlias = tuple[Program, tuple[Replicated, ...], tuple[str, ...]]
+
+
 @lru_cache(maxsize=8)
-def _partitioned(
-    text: str, devices: int, marks: tuple[tuple[int, str], ...]
-) -> tuple[Program, tuple[Replicated, ...], tuple[str, ...]]:
-    kernels: dict[str, int] = {}
+def _partitioned(text: str, devices: int, marks: tuple[tuple[int, str], ...]) -> _Made:
+    """What is made of a text; with long running sums of blocks, where less travels so."""
+    made, blocks = _by_xla(text, devices, marks), in_blocks(text)
+    if blocks == text or not collectives(made[0]):
+        return made
+    return min(made, _by_xla(blocks, devices, marks), key=lambda each: sum(x.bytes for x in collectives(each[0])))
 
-    def without(match: re.Match[str]) -> str:
-        return f"{_TOKEN}{kernels.setdefault(match[0], len(kernels))}."
 
-    short = _KERNEL.sub(without, text)
+def _by_xla(text: str, devices: int, marks: tuple[tuple[int, str], ...]) -> _Made:
+    short, kept = _short(text)
     seconds = 20 + (len(short) >> 17)
     try:
         answer = ask(b"p", f"{devices}\n{short}".encode(), seconds)
@@ -153,24 +171,65 @@ def _partitioned(
     except TilewrightError as error:
         reason = f"it is for {devices} devices and cannot be partitioned: {error.what}"
         raise UnsupportedError(reason, how=_HOW) from None
-    kept = tuple(kernels)
     program = read_stablehlo(_MAIN.sub(lambda found: _marked(found[0], dict(marks)), _plain(raw)))
     note = f"for {devices} devices: what is shown is one device's part, as XLA's partitioner makes it on a CPU"
-    program = replace(
-        program,
-        computations=tuple(_with_kernels(each, kept) for each in program.computations)
-        if kept
-        else program.computations,
-        attributes={**program.attributes, "num_partitions": str(devices), **_mesh(text)},
-        notes=(note,),
-    )
+    program = replace(_with_kernels(program, kept), notes=(note,))
+    program = replace(program, attributes={**program.attributes, **slice_said(text, devices)})
     return program, _replicated(log.decode("utf-8", errors="replace"), one), kept
 
 
-def _mesh(text: str) -> dict[str, str]:
-    """The mesh that it was over, as ``data=8,model=4``."""
+@lru_cache(maxsize=8)
+def by_shardy(program: Program) -> tuple[Program, Program]:
+    """What one device of a program with Shardy's shardings does by Shardy's own passes, a second opinion; and before.
+
+    ``before`` has whole arrays still, and the exchanges between. Raises UnsupportedError where those passes refuse it,
+    or end their process (jaxlib 0.10.2: some gathers, sums along a window).
+    """
+    devices, (short, kept) = devices_in(program), _short(program.text)
+    if "sdy." not in short:
+        raise UnsupportedError("it has no shardings of Shardy's")
+    known = {found[1]: mesh_of(found[2]) for found in MESH.finditer(short)}
+
+    def tabled(match: re.Match[str]) -> str:
+        groups = known[match[1]].groups(_AXIS.findall(match[2])) if match[1] in known else ()
+        return f"dense<{[*map(list, groups)]}> : tensor<{len(groups)}x{len(groups[0])}xi64>" if groups else match[0]
+
+    module = ir.parse_module(_GROUP_AXES.sub(tabled, short))  # groups along axes would need the mesh, which goes
+    Inline().apply_module(module)  # the passes leave the results of calls as they were
+    try:
+        answer = ask(b"y", ir.print_module(module, locations=True).encode(), 20 + (len(short) >> 17))
+    except MissingExtra:
+        raise
+    except TilewrightError as error:
+        raise UnsupportedError(f"Shardy's own passes do not cut it: {error.what}") from None
+    cut, before = map(read_stablehlo, answer.decode("utf-8", errors="replace").split("\0"))
+    cut = replace(_with_kernels(cut, kept), attributes={**cut.attributes, **slice_said(program.text, devices)})
+    return _of(program, cut), before
+
+
+def in_blocks(text: str) -> str:
+    """A text with its long running sums as the TPU's compiler cuts them (:class:`SumsOfBlocks`)."""
+    made, counts = (
+        run_pipeline(text, (Inline(), SumsOfBlocks()), True) if "reduce_window" in text else (text, Counter[str]())
+    )
+    return made if counts[SumsOfBlocks.name] else text
+
+
+def _short(text: str) -> tuple[str, tuple[str, ...]]:
+    """A text with the long strings of its kernels taken out, and these."""
+    kernels: dict[str, int] = {}
+
+    def without(match: re.Match[str]) -> str:
+        return f"{_TOKEN}{kernels.setdefault(match[0], len(kernels))}."
+
+    return _KERNEL.sub(without, text), tuple(kernels)
+
+
+def slice_said(text: str, devices: int) -> dict[str, str]:
+    """For how many devices it is, and the mesh that it is over, as ``data=8,model=4``."""
     known = [mesh for mesh in meshes(text).values() if "=" in mesh]
-    return {"mesh": known[0].partition("[")[2].partition("]")[0].replace("'", "")} if known else {}
+    mesh = {"mesh": known[0].partition("[")[2].partition("]")[0].replace("'", "")} if known else {}
+    return {"num_partitions": str(devices), **mesh}
 
 
 def _restored(text: str, kernels: Sequence[str]) -> str:
@@ -178,8 +237,8 @@ def _restored(text: str, kernels: Sequence[str]) -> str:
     return _TOKENS.sub(lambda found: kernels[int(found[1])] if int(found[1]) < len(kernels) else found[0], text)
 
 
-def _with_kernels(computation: Computation, kernels: Sequence[str]) -> Computation:
-    """The computation with what was taken out of its custom calls' configurations."""
+def _with_kernels(program: Program, kernels: Sequence[str]) -> Program:
+    """The program with what was taken out of its custom calls' configurations."""
 
     def whole(op: Operation) -> Operation:
         config = op.attributes.get("backend_config", "")
@@ -188,7 +247,8 @@ def _with_kernels(computation: Computation, kernels: Sequence[str]) -> Computati
         return replace(op, attributes={**op.attributes, "backend_config": _restored(config, meant)})
 
     meant = tuple(map(configuration, kernels))
-    return replace(computation, operations=tuple(map(whole, computation.operations)))
+    several = (replace(each, operations=tuple(map(whole, each.operations))) for each in program.computations)
+    return replace(program, computations=tuple(several)) if kernels else program
 
 
 def _listed(match: re.Match[str]) -> str:

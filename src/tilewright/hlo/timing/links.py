@@ -23,7 +23,7 @@ from tilewright.hlo.semantics.dims import devices_of
 from tilewright.hlo.timing.tiles import Tiles
 from tilewright.layout.meshes.mesh import read_topology
 from tilewright.layout.meshes.text import digits
-from tilewright.layout.meshes.torus import Extent, Slice, device_places, squarest
+from tilewright.layout.meshes.torus import Extent, Slice, device_places, fullest, squarest
 from tilewright.targets import Target
 
 SLICES = "xla_megascale_runtime"
@@ -147,9 +147,7 @@ class Torus:
         hops = 1
         if chips > 1:
             hops = sum((size // 2 if ring else size - 1) * apart for size, ring, apart, _ in extents)
-            parts = (chips - 1) / chips / together / sum((1 + ring) / shared for _, ring, _, shared in extents)
-            if "all-to-all" in kind:
-                parts = max(parts, *(size * shared / (8 if ring else 4) for size, ring, _, shared in extents))
+            parts = max(fullest(kind, extents)) / (1 if "all-to-all" in kind else together)
             us = max(us, parts * whole / (link / self.devices))
         times = 2 if kind == "all-reduce" else 1
         us = self.start_us + times * (hops * self.hop_us + us)

@@ -84,7 +84,7 @@ class Scene:
     ``edge``       the last elements and the padding behind them, where the panels do not reach so far
     ``words``      what the innermost tile packs into a word, in a sentence
     ``marked``     the place of an element to be pointed out
-    ``devices``    of a mesh what every device holds, above the panels
+    ``devices``    of a mesh what every device holds, above the panels, which are of the device ``opened``
     =============  ==========================================================================================
     """
 
@@ -102,6 +102,7 @@ class Scene:
     words: str = ""
     marked: tuple[int, ...] | None = None
     devices: Panel | None = None
+    opened: int | None = None
 
     @property
     def everything(self) -> tuple[Panel, ...]:

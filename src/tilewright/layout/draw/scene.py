@@ -305,11 +305,13 @@ def make_scene(
     most: Bounds = Bounds(),  # noqa: B008
     window: str = "",
     at: Sequence[int] | None = None,
+    device: int | None = None,
 ) -> Scene:
     """The picture of a layout, cut to one corner where it has more cells than ``most`` allows.
 
     ``window`` shows a part: ranges along the dims, ``0:8,120:136`` (along npu and offset where memory is drawn);
-    ``at`` the surroundings of an element, which is marked.
+    ``at`` the surroundings of an element, which is marked. Of a mesh ``device`` is opened, without it the one that
+    holds the element.
 
     >>> from tilewright.layout import parse
     >>> scene = make_scene(parse("bf16[20,300]{1,0:T(8,128)(2,1)}"), window="0:2,126:130")
@@ -328,7 +330,7 @@ def make_scene(
         place = tuple(layout.address(*at).values())
         facts += f"; element ({','.join(map(str, at))}) at {layout.place_text(place)}"
     if layout.axes[0] == "device":
-        return _mesh_scene(layout, colour, most, window, at)
+        return _mesh_scene(layout, colour, most, window, at, device)
     if len(layout.axes) == 1 or layout.axes[0] == "page":
         scene = _array_scene(layout, facts, colour, most, window, at)
     else:
@@ -594,16 +596,19 @@ def _headings(dim: DrawnDim, at: dict[DrawnDim, Any], indices: Array, padding: A
 _MESH_ROWS, _MESH_COLUMNS, _ROOMY = 16, 16, 4
 
 
-def _mesh_scene(layout: Any, colour: str, most: Bounds, window: str, at: Sequence[int] | None) -> Scene:
-    """The devices of a mesh, its last axis from left to right, and below them the shard that holds ``at``."""
-    device = layout.sharding.holders(0)[0] if at is None else int(layout.where(*at)[0][0])
+def _mesh_scene(
+    layout: Any, colour: str, most: Bounds, window: str, at: Sequence[int] | None, device: int | None
+) -> Scene:
+    """The devices of a mesh, its last axis from left to right, and below them the shard of one."""
+    if device is None or at is not None:
+        device = layout.sharding.holders(0)[0] if at is None else int(layout.where(*at)[0][0])
     start = layout.starts(device) or ()
     inside = None if at is None else [i - low for i, low in zip(at, start, strict=True)]
     scene = make_scene(layout.shard_layout, colour=colour, most=most, window=window, at=inside)
     copies = f", every element on {count_text(layout.replicas)} of them" if layout.replicas > 1 else ""
     facts = f"{count_text(layout.mesh.size)} devices with {bytes_text(layout.bytes_per_device)} each{copies}"
     opened = f"; device {device} opened: {_held(layout, device)}, indices counted in its shard"
-    return replace(scene, title=str(layout), facts=facts + opened, devices=_devices(layout))
+    return replace(scene, title=str(layout), facts=facts + opened, devices=_devices(layout), opened=device)
 
 
 def _held(layout: Any, device: int) -> str:

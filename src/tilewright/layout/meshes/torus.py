@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise, product
+from itertools import combinations, pairwise, product
 from math import prod
 from typing import Any, NamedTuple, TypeAlias
 
@@ -104,6 +104,36 @@ class Extent(NamedTuple):
         return f"{self.size}{' in a ring' if self.ring else ''}{apart}"
 
 
+def fullest(kind: str, extents: Sequence[Extent]) -> tuple[float, ...]:
+    """Per dim what passes its fullest link one way: of a gathered or summed array, or in an all-to-all of a shard.
+
+    A gather goes dim by dim, each part of it in an order of its own, so that links are busy alike. What the chips along
+    some of the dims lack of each other, they send over these dims' links, whatever the order: that can be more.
+
+    >>> fullest("all-gather", [Extent(4, ring=True), Extent(4)])  # 15 of 16 parts, over three ways
+    (0.3125, 0.3125)
+    >>> fullest("all-gather", [Extent(64), Extent(2, ring=True)])  # 63 of 128 parts over one way, the rest over two
+    (0.4921875, 0.25)
+    >>> fullest("all-to-all", [Extent(4, ring=True), Extent(4)])
+    (0.5, 1.0)
+    """
+    if "all-to-all" in kind:
+        halves = (each.size // 2 * (each.size - each.size // 2) / each.size for each in extents)
+        return tuple(half * each.shared / (1 + each.ring) for half, each in zip(halves, extents, strict=True))
+    left, done, found = {*range(len(extents))}, 1, dict[int, float]()
+
+    def share(dims: tuple[int, ...]) -> float:
+        parts = done * (prod(extents[k].size for k in dims) - 1)
+        return parts / sum((1 + extents[k].ring) / extents[k].shared for k in dims)
+
+    while left:
+        some = (each for count in range(1, len(left) + 1) for each in combinations(sorted(left), count))
+        dims = max(some, key=share)
+        found |= dict.fromkeys(dims, share(dims) / prod(each.size for each in extents))
+        done, left = done * prod(extents[k].size for k in dims), left - {*dims}
+    return tuple(found[k] for k in range(len(extents)))
+
+
 class Slice:
     """The chips of one or more slices, where a program's devices stand on them, and the links between.
 
@@ -145,7 +175,7 @@ class Slice:
         for dim, (size, ring) in enumerate(zip(self.torus, self.rings, strict=True), 1):
             gap = b[dim] - at[dim]
             step = 1 if gap > 0 else -1
-            if ring and 2 * abs(gap) > size:
+            if ring and 2 * abs(gap) > size - (gap < 0):  # both ways as long: on round the ring
                 gap, step = size - abs(gap), -step
             for _ in range(abs(gap)):
                 links.append((tuple(at), dim, step))
@@ -184,7 +214,7 @@ class Slice:
     def loads(self, kind: str, groups: tuple[tuple[int, ...], ...], size: float) -> Counter[Link]:
         """What passes each link, one way, in an exchange: ``size`` is of the whole array, of a permute a shard.
 
-        Along a dim as :meth:`extents` has it, to both sides; of several dims each carries its part.
+        Along a dim as :meth:`extents` has it, to both sides; along several as :func:`fullest` has it.
         """
         found = Counter[Link]()
         if kind == "collective-permute":
@@ -192,18 +222,20 @@ class Slice:
                 found.update(dict.fromkeys(self.way(self.chips[source], self.chips[target]), size))
             return found
         extents, times = self.extents(groups), 2 if kind == "all-reduce" else 1
-        ways = sum((1 + each.ring) / each.shared for each in extents)
         inside = {tuple(dict.fromkeys(self.chips[device] for device in group)) for group in groups}
         passed = defaultdict[tuple[Chip, ...], set[int]](set)  # dims that another extent of the group is along
-        for chips, extent in product(inside, extents):
-            part, n = times * size * (1 + extent.ring) / extent.shared / ways, extent.size
+        for chips, (extent, full) in product(inside, zip(extents, fullest(kind, extents), strict=True)):
+            most, n = times * size * full / extent.shared, extent.size
             for line in self._lines(chips, extent, len(extents), passed[chips]):
                 for k, (a, b) in enumerate(pairwise([*line, *line[:1]] if extent.ring else line)):
-                    right, left = ((n - 1) / 2, (n - 1) / 2) if extent.ring else (k + 1, n - 1 - k)
-                    if "all-to-all" in kind:
-                        right = left = n * n / 8 if extent.ring else (k + 1) * (n - 1 - k)
-                    found.update(dict.fromkeys(self.way(a, b), part * right / n))
-                    found.update(dict.fromkeys(self.way(b, a), part * left / n))
+                    right, left = (1.0, 1.0) if extent.ring else ((k + 1) / (n - 1), (n - 1 - k) / (n - 1))
+                    if "all-to-all" in kind and not extent.ring:
+                        right = left = (k + 1) * (n - 1 - k) / (n // 2 * (n - n // 2))
+                    there = self.way(a, b)
+                    found.update(dict.fromkeys(there, most * right))
+                    for at, dim, step in there:  # and back over the same links
+                        far = (at[dim] + step) % self.torus[dim - 1]
+                        found.update({((*at[:dim], far, *at[dim + 1 :]), dim, -step): most * left})
         return found
 
     def _lines(self, chips: Sequence[Chip], extent: Extent, dims: int, passed: set[int]) -> list[list[Chip]]:
