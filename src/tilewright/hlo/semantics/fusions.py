@@ -120,18 +120,25 @@ class Fusions:
         self._let_heads_flow()
 
     def _as_it_lies(self, operations: Sequence[Operation]) -> list[Operation]:
-        """Reshapes between a custom call and memory that move nothing are the same array under another name."""
+        """Without what moves nothing: transposes that undo one another, reshapes between a custom call and memory."""
         kinds = {op.name: plain_opcode(op.opcode) for op in operations}
+        turned: dict[str, Operation] = {}
         for op in operations:
             if kinds[op.name] == "get-tuple-element":
                 kinds[op.name] = kinds.get(op.operands[0], "")
+            elif kinds[op.name] == "transpose":
+                turned[op.name] = op
         others = {name for op in operations if kinds[op.name] != "custom-call" for name in op.operands}
         found = []
         for op in operations:
             maker = kinds.get(op.operands[0], "parameter") if op.operands else ""
             read = maker == "parameter" and op.name not in others
             lies = False
-            if kinds[op.name] == "reshape" and (read or maker == "custom-call"):
+            if op.name in turned and (first := turned.get(op.operands[0])):
+                there, back = first.integers("dimensions"), op.integers("dimensions")
+                if lies := sorted(back) == [there[d] for d in back if d < len(there)]:
+                    op = replace(op, operands=first.operands, operand_shapes=first.operand_shapes)
+            elif kinds[op.name] == "reshape" and (read or maker == "custom-call"):
                 with suppress(TilewrightError, OverflowError):
                     before, after = self.context.layout(op.operand_shapes[0]), self.context.layout(op.shape)
                     lies = before is not None and after is not None and is_bitcast(before, after)
