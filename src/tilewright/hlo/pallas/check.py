@@ -315,7 +315,7 @@ def _checked(op: Operation, program: Program, chip: Target, step: StepTime | Non
     near = near_arrays(op, kernel.windows, program.kind, chip)
     memory, limit = memory_of(kernel, chip, near), limit_of(kernel, chip)
     tilings = [] if kernel.sparse else _tilings(kernel)
-    problems = [*tilings, *_memory_problems(kernel, memory, limit, chip)]
+    problems = [*tilings, *_missing(kernel), *_memory_problems(kernel, memory, limit, chip)]
     windows = tuple(
         CheckedWindow(
             *(w.array, w.dtype, w.block, "vmem, array and all" if there else w.space, 0 if there else w.buffers),
@@ -375,6 +375,16 @@ def _tilings(kernel: Kernel) -> Iterator[Problem]:
             yield Problem("tiling", text, kernel.line, f"take {block} as the block, or all {size} rows")
 
 
+def _missing(kernel: Kernel) -> Iterator[Problem]:
+    """Arithmetic of narrow integers that no TPU of today has; logic, shifts and changes of type are there."""
+    for name, kind in sorted({key for part in kernel.parts for key in part.elements}):
+        if name in _NOT_NARROW.get(kind, ()):
+            text = f"{name} of {kind} vectors is not implemented"
+            yield Problem("operation", text, kernel.line, "change the type to i32 before it, and back after it")
+
+
+_EXTREMES = ("maxsi", "minsi", "maxui", "minui", "divsi")
+_NOT_NARROW = {"i16": _EXTREMES, "i8": ("addi", "subi", "muli", "absi", *_EXTREMES)}
 _BYTES = ("i8", "ui8", "s8", "u8", "f8E4M3FN", "f8E5M2")
 
 

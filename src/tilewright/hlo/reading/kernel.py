@@ -84,7 +84,8 @@ class Kernel:
     ``first``: the places in ``moments`` of its first steps, one after another; ``uneven``: trips of the
     step of the grid that has most of them, against all steps' average; ``copied``: megabytes of its own
     transfers to and from HBM; ``assumed``: what was taken for granted of the data, in words; ``trips_by_data``: loops
-    whose length its data decides were counted as one trip; ``scratch``: (sizes, type, memory space) of each buffer of
+    whose length its data decides were counted as one trip; ``passing``: of one that was taken to pass once
+    over its arrays, the trips that each array would take; ``scratch``: (sizes, type, memory space) of each buffer of
     its own, ``tables`` the same of what is prefetched into scalar memory; ``held_bytes``: the most of the body's
     vectors that wait for a reduction at one time; ``semantics``: a word for each dim of the grid; ``vmem_limit``: bytes
     of vector memory that it asks for, 0 where it asks for no limit of its own; ``line``: of the user's program.
@@ -107,6 +108,7 @@ class Kernel:
     copied: float = 0.0
     assumed: list[str] = field(default_factory=list)
     trips_by_data: bool = False
+    passing: dict[int, int] = field(default_factory=dict)
     sparse: bool = False
 
     def _summed(self, what: str) -> Counter[Any]:

@@ -184,37 +184,47 @@ def stored(block: Block) -> set[str]:
 def held(main: Node) -> int:
     """The most bytes of vectors that are made before a reduction or product ends and wanted after it, at one time.
 
-    What is loaded or spread out again costs no memory. Operations are taken in their order, branches one after another.
-    What a change of shape keeps twice, because its rows or lanes cross tiles, is the least.
+    What is loaded or spread out again costs no memory. Operations are taken in their order, branches one after another:
+    a vector is held from where it is made to where it is last wanted. What a change of shape keeps twice, because its
+    rows or lanes cross tiles, is the least.
     """
-    made: dict[str, tuple[int, int]] = {}  # name -> (the reductions that it waited for, its bytes)
-    wanted: dict[str, int] = {}
-    most = 0
+    made: dict[str, tuple[int, int, int]] = {}  # name -> (the reductions that it waited for, its bytes, its place)
+    wanted: dict[str, tuple[int, int]] = {}
+    cast_from: dict[str, tuple[int, ...]] = {}  # the shape that a change of shape began with
+    most = place = 0
 
     def follow(block: Block) -> None:
-        nonlocal most
+        nonlocal most, place
         for node in block.nodes:
             for inner in node.blocks:
                 follow(inner)
+            place += 1
             names = [name.partition("#")[0] for name in node.operands]
             phase = max((made[name][0] for name in names if name in made), default=0)
             for name in names:
-                wanted[name] = max(wanted.get(name, 0), phase)
+                wanted[name] = max(wanted.get(name, (0, 0))[0], phase), place
             if not (node.result and node.vector and node.shapes):
                 continue
             dims, kind = node.shapes[-1]
             kept = kind != "i1" and not node.name.startswith(_MADE_AGAIN)
             size = block_bytes(dims, kind) if kept and min(dims, default=0) > 0 else 0
-            made[node.result] = (phase + node.name.startswith(_WAITS), size)
+            made[node.result] = (phase + node.name.startswith(_WAITS), size, place)
             if node.name in ("vector.shape_cast", "tpu.reshape") and len(node.shapes) == 2:
                 before, after = node.shapes[0][0], node.shapes[1][0]
-                if before[-1:] != after[-1:] and (before[-1] % 128 or after[-1] % 128):
+                undone = cast_from.get(names[0] if names else "") == after
+                cast_from[node.result] = before
+                if not undone and before[-1:] != after[-1:] and (before[-1] % 128 or after[-1] % 128):
                     most = max(most, block_bytes(before, "f32"))
 
     for block in main.blocks:
         follow(block)
-    ends: dict[int, int] = {}
-    for name, (phase, size) in made.items():
-        for boundary in range(phase, wanted.get(name, phase)):
-            ends[boundary] = ends.get(boundary, 0) + size
-    return max([most, *ends.values()])
+    changes: list[tuple[int, int]] = []
+    for name, (phase, size, begin) in made.items():
+        until, end = wanted.get(name, (phase, 0))
+        if until > phase and size:
+            changes += [(begin, size), (end, -size)]
+    now = 0
+    for _, size in sorted(changes):  # at one place what ends comes first
+        now += size
+        most = max(most, now)
+    return most

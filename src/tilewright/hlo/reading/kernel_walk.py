@@ -10,7 +10,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
+from math import ceil, prod
 from typing import Any, cast
 
 import numpy as np
@@ -351,18 +351,20 @@ class Walk:
 
     def _for(self, node: Node, weight: Any) -> None:
         low, high, step = (self._known(name) for name in node.operands[:3])
-        if low is None or high is None or step is None:
-            self.kernel.trips_by_data |= True
-            trips: Any = 1
-        else:
-            trips = np.maximum(0, -(-(np.asarray(high) - low) // np.maximum(1, step)))
         block, carried = node.blocks[0], [self._value(name) for name in node.operands[3:]]
         names = [name for name, _ in block.arguments]
+        by_data = low is None or high is None or step is None
+        trips: Any = 1
+        if not by_data:
+            trips = np.maximum(0, -(-(np.asarray(high) - low) // np.maximum(1, step)))
         scalars = any(inner.name == "memref.store" for inner in block.all())
         most = int(np.max(trips)) if np.size(trips) else 0
-        if low is None or not (block.moves or scalars) or (low is not None and most <= 0):
+        if by_data or not (block.moves or scalars) or most <= 0:
             self._forget(names)
-            if most > 0:
+            if by_data and block.moves:
+                self._once_over(block, weight)
+            elif most > 0:
+                self.kernel.trips_by_data |= by_data
                 self._block(block, weight * trips)
             for k in range(len(carried)):
                 self._give(node, k, UNKNOWN)
@@ -393,6 +395,32 @@ class Walk:
             self.steps, self.trips = outer, before
         for k, number in enumerate(carried):
             self._give(node, k, number)
+
+    def _once_over(self, block: Block, weight: Any) -> None:
+        """A loop that moves blocks as often as its data says: taken to pass once over the arrays that it moves."""
+        outer, before = self.steps, self.trips
+        self.steps, self.trips = _Steps(), Counter()
+        self._block(block, weight)
+        runs = mean(weight) * max(1, self.kernel.steps)
+        whole = {k: size for k, (m, _) in self.steps.moved.items() if m and (size := self._megabytes(k))}
+        passing = {k: ceil(size * runs / self.steps.moved[k][0]) for k, size in whole.items()}
+        trips = max([1, *passing.values()])
+        for k, size in whole.items():
+            self.steps.moved[k][0] = min(self.steps.moved[k][0], size * runs / trips)
+        self.kernel.trips_by_data |= trips <= 1
+        if trips > max([1, *self.kernel.passing.values()]):
+            self.kernel.passing = passing
+        self.begun = self.begun + weight * trips
+        self._close(1.0)
+        for key, times in self.trips.items():
+            before[key] += times * trips  # type: ignore[assignment]
+        self.steps, self.trips = outer, before
+
+    def _megabytes(self, operand: int) -> float:
+        """Of an array by its number; 0 where nobody knows it."""
+        kinds = {k: self.arguments[len(self.grid) + k - self.sizes_given][1] for k in self.operands.values()}
+        sizes, dtype, _ = memory_of(kinds.get(operand, ""))
+        return block_bytes(sizes, dtype) / 1e6 if sizes else 0.0
 
     def _close(self, share: float) -> None:
         """Count what was followed as one trip of a loop that is a pipeline of its own."""
@@ -441,7 +469,7 @@ class Walk:
     # Transfers and tables.
 
     def _copy(self, node: Node, weight: Any) -> None:
-        """A transfer of the kernel's own; one of a size that data decides counts as one loop of unknown length."""
+        """A transfer of the kernel's own; of a size that data decides it fills its buffer."""
         if not node.moves:
             return
         sides = [shape for shape in node.shapes if not shape[1].startswith("!")]
@@ -470,7 +498,13 @@ class Walk:
         if node.name == "tpu.memref_slice" and (match := _SEGMENTS.search(node.rest)):
             _, starts, given = [*integers(match[1]), 0, 0][:3]
             dynamic = iter(node.operands[1 + starts : 1 + starts + given])
-            return [self._known(next(dynamic, "")) if size == -1 else size for size in sizes], shape[1]
+            most = node.shapes[0][0] if memory_of(node.signature)[2] == "vmem" else (-1,) * len(sizes)
+            for d, (size, held) in enumerate(zip(sizes, most)):
+                if size == -1 and (known := self._known(next(dynamic, ""))) is None:  # no more than its buffer holds
+                    sizes[d] = held if held >= 0 else None
+                elif size == -1:
+                    sizes[d] = known
+            return sizes, shape[1]
         if not node.operands or not node.shapes:
             return [None], shape[1]
         inner, kind = self._extent(node.operands[0], node.shapes[0])

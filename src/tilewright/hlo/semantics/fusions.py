@@ -97,6 +97,7 @@ class Fusions:
         self.context, self.captured = context, captured
         operations = [part for op in inlined(context.program, computation) for part in _as_sum(_marked(op))]
         self.operations = _widened_first(_wanted(_without_barriers(_once(operations)), captured))
+        self.operations = self._as_it_lies(self.operations)
         self.by_name = {op.name: op for op in self.operations}
         self.readers: dict[str, list[Operation]] = defaultdict(list)
         for op in self.operations:
@@ -116,6 +117,32 @@ class Fusions:
         self.results = set(returned[-1]) if returned and computation.entry else set()
         self._let_values_flow()
         self._let_heads_flow()
+
+    def _as_it_lies(self, operations: Sequence[Operation]) -> list[Operation]:
+        """Without what moves nothing: transposes that undo one another, reshapes between a custom call and memory."""
+        kinds = {op.name: plain_opcode(op.opcode) for op in operations}
+        turned: dict[str, Operation] = {}
+        for op in operations:
+            if kinds[op.name] == "get-tuple-element":
+                kinds[op.name] = kinds.get(op.operands[0], "")
+            elif kinds[op.name] == "transpose":
+                turned[op.name] = op
+        others = {name for op in operations if kinds[op.name] != "custom-call" for name in op.operands}
+        found = []
+        for op in operations:
+            maker = kinds.get(op.operands[0], "parameter") if op.operands else ""
+            read = maker == "parameter" and op.name not in others
+            lies = False
+            if op.name in turned and (first := turned.get(op.operands[0])):
+                there, back = first.integers("dimensions"), op.integers("dimensions")
+                if lies := sorted(back) == [there[d] for d in back if d < len(there)]:
+                    op = replace(op, operands=first.operands, operand_shapes=first.operand_shapes)
+            elif kinds[op.name] == "reshape" and (read or maker == "custom-call"):
+                with suppress(TilewrightError, OverflowError):
+                    before, after = self.context.layout(op.operand_shapes[0]), self.context.layout(op.shape)
+                    lies = before is not None and after is not None and is_bitcast(before, after)
+            found.append(replace(op, opcode="bitcast") if lies else op)
+        return found
 
     def size(self, shape: str) -> int:
         """Bytes of a shape as its target lays it out."""

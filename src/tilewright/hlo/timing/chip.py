@@ -158,6 +158,8 @@ def _scaled(measured: Target, machine: Target) -> Mapping[str, TimeConstants]:
     scaled = {}
     for mechanism, constants in measured.time.items():
         values = {name: value * factor(name) for name, value in constants.values.items()}
+        if mechanism == "sparse":  # rows that SparseCores gather take as long as their bytes
+            values["row_ns"] = constants["row_ns"] / bandwidth
         for name in values.keys() & {*_KEPT_NEAR}:
             values[name] = min(values[name], _near_bytes(machine) / MEGA)
         if "ghz" in values and machine.matrix:

@@ -74,16 +74,20 @@ class Kernels:
         if kernel is not None and kernel.sparse:
             return self._gathered(op, operands, results)
         if kernel is not None and (pages := _pages_of(kernel, op, operands)):
-            return self._paged(kernel, pages)
+            return self._paged(op, kernel, pages)
         if kernel is not None and not (kernel.trips_by_data and said.get("flops")):
             numbered = dict(operands) | dict(enumerate(results, start=len(op.operand_shapes)))
-            return self._from_body(kernel, said.get("flops", 0), numbered)
+            return self._from_body(kernel, said.get("flops", 0), numbered, _tables(op, operands))
         return self._from_estimate(said, operands, results) if said else reason
 
-    def _from_body(self, kernel: Kernel, said: int, numbered: dict[int, Tiles]) -> Run:
+    def _from_body(self, kernel: Kernel, said: int, numbered: dict[int, Tiles], tables: Sequence[int]) -> Run:
         """Its grid, windows and products; where data decides, no more flops than its author says."""
         notes = [FROM_BODY, *kernel.assumed]
         share = min(1.0, said / kernel.flops) if said and kernel.flops and _by_chance(kernel) else 1.0
+        if kernel.passing:
+            trips, said_of = self._passed(kernel, numbered, tables)
+            share *= trips / max(kernel.passing.values())
+            notes.append(f"{count_text(trips)} trips of a loop, once over {said_of}")
         near = {operand for operand, tiles in numbered.items() if tiles.space == 1}
         whole = pipeline(self.chip, kernel, near)
         us, far = whole.us * share, whole.megabytes * share
@@ -91,13 +95,45 @@ class Kernels:
             arrays = sum(tiles.megabytes for tiles in numbered.values() if tiles.space == 0)
             us, far = us + self.chip.stream_us(max(0.0, arrays - far), self.chip.kernel["mb_per_us"]), max(far, arrays)
             notes.append("loops whose length its data decides count once, its operands are read once")
-        if share < 1:
+        if share < 1 and not kernel.passing:
             notes.append("no more flops than its cost estimate")
         products: Counter[str] = Counter()
         for (batch, rows, columns, depth, kind), count in kernel.products.items():
             products[matrix_kind(kind)] += round(2 * batch * rows * columns * depth * count * share)
         lane = "matrix" if products else "vector"
         return Run(us, whole.bound, far, products, lane=lane, measured=False, notes="; ".join(notes))
+
+    def _passed(self, kernel: Kernel, numbered: dict[int, Tiles], tables: Sequence[int]) -> tuple[int, str]:
+        """Trips of a loop whose length data decides. Of two kernels over the same arrays the one that takes more
+        sequences at once is for those with a single token in this step, the other for those with many."""
+        passing = kernel.passing
+        most = Counter(tables).most_common(1)[0][0] if tables else 0
+        rows = {k: numbered[k].shape[0] for k in passing}
+        tokens_of = max(rows, key=lambda k: (rows[k] != most + 1, rows[k]))  # an entry for each sequence is no token
+        shape, states = numbered[tokens_of].shape, [k for k in rows if rows[k] == most + 1]
+
+        def batched(one: dict[int, int]) -> tuple[int, int]:
+            return min((one[k] for k in states if k in one), default=0), -one.get(tokens_of, 0)
+
+        group = [k.passing for _, k, arrays, _ in self._read if k.passing and shape in arrays]
+        first = min([*group, passing], key=batched)
+        if not most or all(one == passing for one in group):
+            return max(passing.values()), "its arrays"
+        tokens = min(self.context.assume.get("tokens", shape[0]), shape[0])
+        single, sequences = self._split(tokens, most)
+        each = ceil(shape[0] / passing[tokens_of])
+        said = f"{count_text(single)} single tokens and {count_text(sequences)} sequences of many, assumed"
+        if passing == first:
+            return ceil(single / each), said
+        return sequences * ceil((tokens - single) / max(1, sequences) / each), said
+
+    def _split(self, tokens: int, most: int) -> tuple[int, int]:
+        """(sequences with one token, sequences with many) of a step, as the user states it or else the plainest: one
+        with all that is left over where tokens do not share out evenly."""
+        sequences = min(self.context.assume.get("sequences", most), most, tokens)
+        if tokens <= sequences:
+            return tokens, 0
+        return (0, sequences) if tokens % sequences == 0 else (sequences - 1, 1)
 
     def _from_estimate(
         self, said: dict[str, int], operands: Sequence[tuple[int, Tiles]], results: Sequence[Tiles]
@@ -117,10 +153,16 @@ class Kernels:
         """A kernel of the SparseCores: a row of its results for each of its indices, priced as gathers are."""
         lists = [t for k, t in operands if len(t.shape) == 1 and op.operand_shapes[k].startswith(("s32[", "u32["))]
         tables = [prod(tiles.shape) for tiles in lists]
-        rows, written = max(tables, default=0), sum(tiles.megabytes for tiles in results)
-        if not rows or not written or "sparse" not in self.chip.mechanisms:
+        # they lie without tiles there: no lane is padding
+        written = sum(prod(t.shape) * t.megabytes / max(1, t.elements) for t in results)
+        rows, words = max(tables, default=0), sum(prod(t.shape) for t in results)
+        sparse = self.chip.mechanisms.get("sparse")
+        if not rows or not written or sparse is None:
             return "a kernel of the SparseCores that takes no indices: no mechanism for it was measured"
-        us, each = self.chip.sparse_us(rows, written / rows, written), count_text(rows)
+        # rows of 16 bits were timed, and cost what as many words of 32 bits do
+        by_rows = rows * sparse["row_ns"] / 1e3 * min(1.0, 2 * words / rows / sparse["narrowest_bytes"])
+        us = sparse["launch_us"] + max(by_rows, self.chip.stream_us(2 * written, self.chip.kernel["read_mb_per_us"]))
+        each = count_text(rows)
         note = f"kernel: of the SparseCores, {each} rows gathered and written; what else it computes is not known"
         return Run(us, "sparsecore", 2 * written, lane="sparsecore", measured=False, notes=note)
 
@@ -133,53 +175,64 @@ class Kernels:
 
     # Attention over pages.
 
-    def _paged(self, kernel: Kernel, pages: _Pages) -> Run:
+    def _paged(self, op: Operation, kernel: Kernel, pages: _Pages) -> Run:
         """Rows of queries against the tokens of their sequences, block by block as its products are cut."""
         assume = self.context.assume
         tokens = min(assume.get("tokens", pages.tokens), pages.tokens)
-        decodes = tokens <= pages.most
-        sequences = min(assume.get("sequences", tokens if decodes else ceil(tokens / pages.longest)), pages.most)
-        each = tokens / max(1, sequences)
         room = round(pages.megabytes / pages.megabytes_a_token) if pages.megabytes_a_token else 0
-        guess = min(max(each, pages.longest / 2 if decodes else 0), max(each, room / max(1, sequences)))
+        if room == pages.most * pages.longest:  # a cache made for just these sequences is taken as full
+            single, many = self._split(tokens, pages.most)
+            guess: float = pages.longest
+        else:
+            decodes = tokens <= pages.most
+            count = min(assume.get("sequences", tokens if decodes else ceil(tokens / pages.longest)), pages.most)
+            single, many = (count, 0) if decodes else (0, count)
+            each = tokens / max(1, count)
+            guess = min(max(each, pages.longest / 2 if decodes else 0), max(each, room / max(1, count)))
         length = min(max(assume.get("kv_len", guess), 1), pages.longest)
-        stated = "kv_len" in assume
-        said = f"{count_text(round(sequences))} sequences of {count_text(round(length))} tokens in the cache"
-        how = "as stated" if stated else "assumed: state kv_len, sequences and tokens of a step for another"
+        said = f"{count_text(round(single + many))} sequences of {count_text(round(length))} tokens in the cache"
+        said += f", {count_text(round(single))} of them with a single new one" if single and many else ""
+        how = "as stated" if "kv_len" in assume else "assumed: state kv_len, sequences and tokens of a step for another"
         notes = [f"kernel: from its products and the pages it reads; {said} {how}"]
         held = f"a cache takes {bytes_text(round(pages.megabytes_a_token * 1e6))} a token, layer and device as laid out"
         for note in (f"{said} {how}", f"{held}, and has room for {count_text(room)} tokens"):
             self.notes += [] if note in self.notes else [note]
         rows, block = _cut(kernel, pages.depth)
-        if len(self.rows_at_once) > 1 and rows != (min if decodes else max)(self.rows_at_once):
-            kind = "tokens one by one" if decodes else "many tokens at once"
+        cuts = {_cut(other, its.depth)[0] for _, other, _, its in self._read if its}
+        if len(cuts) > 1:
+            single, many = (single if rows == min(cuts) else 0), (many if rows == max(cuts) else 0)
+        name = op.name.rpartition("/")[2]
+        after = (other for later, other, _, its in self._read if its and name in map(_made_by, later.operands))
+        if not (single or many) or any(_cut(other, pages.depth)[0] == rows for other in after):
+            kind = "tokens one by one" if rows == max(cuts) else "many tokens at once"
+            kind = kind if not (single or many) else "these: the next kernel does it"
             return self._timed(0.0, 0.0, 0.0, 0, f"kernel: nothing to do in a step of {kind}")
-        seen = 1.0 if decodes else 1 - each / length / 2  # of the cache, by a token in the middle
-        passes = max(1, ceil(each * pages.rows / rows)) if rows else 1
-        blocks = sequences * passes * ceil(length / block) * seen
+        each = (tokens - (single if len(cuts) > 1 or many else 0)) / max(1, many)
+        blocks, streamed = 0.0, 0.0
+        for sequences, queries in ((single, 1.0), (many, each)):
+            seen = 1 - (queries - 1) / length / 2  # of the cache, by a token in the middle
+            passes = max(1, ceil(queries * pages.rows / rows)) if rows else 1
+            blocks += sequences * passes * ceil(length / block) * seen
+            through = sequences * length * pages.megabytes_a_token
+            streamed += through * (max(1.0, passes * seen / pages.heads) if queries > 1 else 1.0)
         wanted = blocks * 4 * rows * block * pages.depth  # scores and values of each block
         share = wanted / kernel.flops if kernel.flops else 0.0
         matrix, vector = (us * share for us in pipeline(self.chip, kernel).core_us())
-        streamed = sequences * length * pages.megabytes_a_token
-        if not decodes:
-            streamed *= max(1.0, passes * seen / pages.heads)
         far = min(streamed, pages.megabytes) + pages.others * tokens / pages.tokens
         return self._timed(matrix, vector, far, round(wanted), notes[0])
 
     @cached_property
-    def rows_at_once(self) -> set[int]:
-        """Rows of queries that the kernels of this program take at once: one may be for single tokens, one for many."""
-        found = set()
+    def _read(self) -> list[tuple[Operation, Kernel, set[tuple[int, ...]], _Pages | None]]:
+        """The program's kernels, the shapes of their arrays, and their pages."""
+        found = []
         for _, op in self.context.program.operations():
             if TARGET in op.attributes.get("custom_call_target", ""):
                 try:
                     kernel = read_kernel(configuration(op), sizes_of(op))
-                    operands = [(k, self._tiles(shape)) for k, shape in enumerate(op.operand_shapes)]
-                    pages = _pages_of(kernel, op, [(k, t) for k, t in operands if t])
+                    operands = [(k, t) for k, shape in enumerate(op.operand_shapes) if (t := self._tiles(shape))]
                 except TilewrightError:
                     continue
-                if pages:
-                    found.add(_cut(kernel, pages.depth)[0])
+                found.append((op, kernel, {t.shape for _, t in operands}, _pages_of(kernel, op, operands)))
         return found
 
     def _tiles(self, shape: str) -> Tiles | None:
@@ -212,6 +265,16 @@ def _cut(kernel: Kernel, depth: int) -> tuple[int, int]:
     return max(rows for _, rows, _, _ in sizes), max(max(columns, deep) for _, _, columns, deep in sizes)
 
 
+def _made_by(name: str) -> str:
+    """The operation whose result, or one of whose results, this is."""
+    return name.partition("#")[0]
+
+
+def _tables(op: Operation, operands: Sequence[tuple[int, Tiles]]) -> list[int]:
+    """How many integers its tables hold."""
+    return [prod(t.shape) for k, t in operands if len(t.shape) in (1, 2) and op.operand_shapes[k].startswith("s32")]
+
+
 def _pages_of(kernel: Kernel, op: Operation, operands: Sequence[tuple[int, Tiles]]) -> _Pages | None:
     """What the operands of attention over a paged cache say; None for other kernels.
 
@@ -219,20 +282,21 @@ def _pages_of(kernel: Kernel, op: Operation, operands: Sequence[tuple[int, Tiles
     sequence, where each begins [sequences + 1]. The cache is its largest operand: [pages, tokens of one, ...], of
     kernels for single tokens [heads, pages, tokens of one, depth], keys and values each.
     """
-    tables = [
-        *(prod(t.shape) for k, t in operands if len(t.shape) in (1, 2) and op.operand_shapes[k].startswith("s32"))
-    ]
+    tables = _tables(op, operands)
     if not (kernel.trips_by_data or kernel.copied):
         return None  # it has no transfers of its own
     arrays = [tiles for k, tiles in operands if len(tiles.shape) > 2]
     if len(tables) < 2 or len(arrays) < 2:
         return None
-    cache = max(arrays, key=lambda tiles: tiles.megabytes)
-    sized = [n for n in tables if any(size >= n and size % n == 0 for size in tables if size != n) and n > 1]
-    begins = [n for n in sized if n + 1 in tables]
+    taken_in = {tiles.shape[1:] for tiles in arrays}  # new tokens are as the cache's are
+    cache = max(arrays, key=lambda tiles: (tiles.shape[2:] in taken_in, tiles.megabytes))
+    sized = [n for n in tables if any(size >= n and size % n == 0 for size in tables if size != n)]
+    begins, sized = [n for n in sized if n + 1 in tables], [n for n in sized if n > 1]
     queries = next((tiles for tiles in arrays if tiles.shape != cache.shape), None)
-    if len(cache.shape) < 4 or not sized or queries is None:
+    if len(cache.shape) < 4 or not (begins or sized) or queries is None:
         return None
+    if not begins and sum(tiles.shape == cache.shape for tiles in arrays) < 2:
+        return None  # keys and values have an array each
     most = max(begins or sized)
     pages, page = cache.shape[:2] if begins else cache.shape[1:3]
     fitting = [n // most for n in tables if n % most == 0 and n <= most * pages]  # no sequence has more than all pages
@@ -240,8 +304,8 @@ def _pages_of(kernel: Kernel, op: Operation, operands: Sequence[tuple[int, Tiles
     added = next((tiles for tiles in arrays if begins and tiles.shape[1:] == cache.shape[2:]), None)
     tokens = added.shape[0] if added else queries.shape[0]
     depth, whole = queries.shape[-1], sum(t.megabytes for t in arrays if t.shape == cache.shape)
-    if not (pages * page and tokens and depth and pages_each):
-        return None
+    if not (pages * page and tokens and depth and pages_each) or (begins and pages <= most + 1):
+        return None  # with one entry for each sequence it is their state
     heads = queries.shape[0] if len(queries.shape) > 3 and queries.shape[1] == tokens else 1
     others = sum(t.megabytes for t in arrays if t.shape != cache.shape) + queries.megabytes
     return _Pages(
