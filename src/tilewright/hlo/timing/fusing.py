@@ -88,10 +88,10 @@ class Fusing:
         fusions = Fusions(context, computation, self.captured, written=True)
         self.operations = [op for op in fusions.operations if op.opcode != "return"]
         self.in_softmax, self.hoisted = fusions.joined, fusions.hoisted
-        self.copied = defaultdict[str, list[str]](list)
+        self.copied = defaultdict[str, list[Operation]](list)
         for op in fusions.kernels():
             if op.opcode == "copy":
-                self.copied[op.name.partition(".copy")[0]].append(op.shape)
+                self.copied[op.name.partition(".copy")[0]].append(op)
         self.by_name = {op.name: op for op in self.operations}
         self.in_part = read_in_part(self.operations)
         self.number = {op.name: k for k, op in enumerate(self.operations)}
@@ -357,6 +357,8 @@ class Fusing:
                 asked.work.sparse_us += us
                 continue
             add_operation(own, self.chip.kernel, member, operands, self.tiles[name])
+            if of == "reshape" and name in self.copied:  # the product's order is kept, and the copy turns it
+                own.rotations = 0
             asked.again += self._read_again(member)
             if self.number[name] < last and (copied := self._turned_first(member, own)):
                 turned, starts = turned + copied, starts + 1
@@ -402,8 +404,12 @@ class Fusing:
         parts = asked.parts(constants, self.chip.stream_us)
         latency = asked.latency(constants, parts["hbm"]) + starts * constants["near_launch_us"]
         us, bound = busy(parts, latency, work.rows_us(constants))
-        for tiles in self._arrays(self.copied.get(op.name, ())):  # turned before, or after it
-            copy = Asked(Work(rotations=tiles.elements / REGISTER), asked.windows, 2 * tiles.megabytes)
+        for turned in self.copied.get(op.name, ()):  # before, or after it
+            tiles, ends = self._arrays([turned.shape])[0], [turned.operands[0].removesuffix(".turned"), turned.name]
+            ends[1] = ends[1] if ends[1] in self.tiles else op.name
+            near = sum(self._is_near(name) for name in ends if name in self.tiles) * tiles.megabytes
+            far_mb = 2 * tiles.megabytes - near
+            copy = Asked(Work(rotations=tiles.elements / REGISTER), asked.windows, far_mb, near=near)
             parts = copy.parts(constants, self.chip.stream_us)
             us += busy(parts, copy.latency(constants, parts["hbm"]))[0]
             far += copy.far
