@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from heapq import heappop, heappush
+from math import prod
 
 from tilewright.errors import TilewrightError
 from tilewright.hlo.cost import plain_opcode
@@ -35,7 +36,7 @@ from tilewright.hlo.opcodes import (
 from tilewright.hlo.program import Computation, Operation
 from tilewright.hlo.semantics.collectives import as_scatter, read_in_part
 from tilewright.hlo.semantics.context import Context
-from tilewright.hlo.semantics.dims import devices_of, gathered_rows, product_sizes
+from tilewright.hlo.semantics.dims import devices_of, gathered_rows, matrix_type, product_sizes
 from tilewright.hlo.semantics.fusions import HEADS, Fusions, captured_names
 from tilewright.hlo.timing.chip import Chip
 from tilewright.hlo.timing.kernels import TARGET, Kernels
@@ -57,6 +58,8 @@ _STREAMED_MB = 40.0
 """Arguments above this are not brought in early: the kernel streams them."""
 _BLOCK, _BLOCK_MB = 1280, 16.0
 """Rows and columns of one block of a product's result, and megabytes of an operand that stays for all blocks."""
+_KEPT_FREE, _GROUPED = 8 << 20, 0.75
+"""Bytes that a grouped product's kernel leaves free, and its share of the matrix unit's rate (seen on v5e, v5p, 7x)."""
 _WINDOW_MB = 5.0
 """Megabytes of one window of a kernel's arrays."""
 _MANY_ROWS, _LARGE_TABLE_MB = 2048, 2.0
@@ -335,6 +338,39 @@ class Fusing:
         whole = min(left * (right / _BLOCK_MB - 1), right * (left / _BLOCK_MB - 1))
         return batch * max(0.0, min(cut, whole))
 
+    def _grouped(self, op: Operation, operands: Sequence[Tiles], work: Work) -> float | None:
+        """Add what a grouped product asks of the matrix unit; megabytes that its blocks read again, None if unknown.
+
+        Rows pass in blocks of the unit's side, and one more for each group, as groups end inside blocks. Beside them
+        stand the largest blocks of weights, or of a result summed over the rows, that leave 8 MiB of what a kernel may
+        hold: so cut 65 of 65 modules that a compiler made.
+        """
+        result, machine = self.tiles[op.name], self.context.chip
+        sizes, vmem = product_sizes(op, operands, result), machine.memory("vmem") if machine else None
+        if sizes is None or len(operands) < 3 or machine is None or machine.matrix is None or vmem is None:
+            return None
+        _, rows, columns, depth = sizes
+        side, summed = machine.matrix.rows, len(result.shape) > len(operands[0].shape)
+        groups = result.shape[0] if summed else prod(operands[2].shape[-1:])
+        left, right = (1e6 * tiles.megabytes / max(1, tiles.elements) for tiles in operands[:2])
+        room = vmem.kernel_bytes - _KEPT_FREE
+        blocks = -(-(depth if summed else rows) // side) + groups - 1
+
+        def largest(size: int, fixed: float, each: float) -> int:
+            fitting = int((room - fixed - 1) / each) // side * side
+            return max(side, min(fitting, -(-size // side) * side))
+
+        high = largest(rows, 2 * side * side * right, 2 * side * left + 16 * side) if summed else side
+        if summed:
+            wide = largest(columns, 2 * side * high * left, 2 * side * right + 16 * high)
+        else:
+            wide = largest(columns, 2 * side * depth * left, 2 * depth * right + 16 * side)
+        across, down = -(-columns // wide), -(-rows // high) if summed else 1
+        shape = (down * high, across * wide, blocks * side) if summed else (blocks * side, across * wide, depth)
+        work.matrix_us += self.chip.matrix_us(*shape) / _GROUPED
+        work.products[matrix_type(op)] += 2 * rows * columns * depth
+        return operands[0].megabytes * (across - 1) + operands[1].megabytes * (down - 1)
+
     def _asked(self, op: Operation) -> tuple[Asked, float, float, int]:
         """What a kernel asks, megabytes of arguments that come early or earlier, and how many others start for it."""
         kind, result, near_mb = plain_opcode(op.opcode), self.tiles[op.name], self.chip.kernel["near_result_mb"]
@@ -355,6 +391,10 @@ class Fusing:
             operands = self._operands(member)
             if of == "gather" and (us := self._by_sparsecores(member, operands)):
                 asked.work.sparse_us += us
+                continue
+            if of == "ragged-dot" and (again := self._grouped(member, operands, own)) is not None:
+                asked.again += again
+                asked.work.include(own.times(share))
                 continue
             add_operation(own, self.chip.kernel, member, operands, self.tiles[name])
             if of == "reshape" and name in self.copied:  # the product's order is kept, and the copy turns it
