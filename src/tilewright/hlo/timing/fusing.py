@@ -300,12 +300,12 @@ class Fusing:
                 found += self._arrays([shape])
         return found
 
-    def _turned_first(self, op: Operation, work: Work) -> float:
+    def _turned_first(self, op: Operation, work: Work, share: float) -> float:
         """Megabytes that a copy before a batched product passes: a part of an activation, or what gets other lanes."""
         kind, result, operands = plain_opcode(op.opcode), self.tiles[op.name], self._operands(op)
         lanes = {*result.shape[-1:], *(operands[0].shape[-1:] if operands else ())}
         if kind == "reshape" and len(lanes) == 2 and 1 not in lanes:
-            work.rotations += result.elements / REGISTER
+            work.rotations += share * result.elements / REGISTER
         elif kind != "slice" or op.operands[0] in self.arguments:
             return 0.0
         return 2 * result.megabytes
@@ -385,28 +385,25 @@ class Fusing:
         batched = [name for name in members if self.by_name[name].integers("lhs_batch_dims")]
         last = max((self.number[name] for name in batched), default=0)
         for name, share in members.items():
-            member, own = self.by_name[name], Work()
+            member = self.by_name[name]
             if name not in self.tiles or (of := plain_opcode(member.opcode)) in TAKES_NO_TIME:
                 continue
             operands = self._operands(member)
             if of == "gather" and (us := self._by_sparsecores(member, operands)):
                 asked.work.sparse_us += us
                 continue
-            if of == "ragged-dot" and (again := self._grouped(member, operands, own)) is not None:
+            if of == "ragged-dot" and (again := self._grouped(member, operands, asked.work)) is not None:
                 asked.again += again
-                asked.work.include(own.times(share))
                 continue
-            add_operation(own, self.chip.kernel, member, operands, self.tiles[name])
-            if of == "reshape" and name in self.copied:  # the product's order is kept, and the copy turns it
-                own.rotations = 0
+            if of != "reshape" or name not in self.copied:  # else the product's order is kept, and the copy turns it
+                add_operation(asked.work, self.chip.kernel, member, operands, self.tiles[name], share)
             asked.again += self._read_again(member)
-            if self.number[name] < last and (copied := self._turned_first(member, own)):
+            if self.number[name] < last and (copied := self._turned_first(member, asked.work, share)):
                 turned, starts = turned + copied, starts + 1
             starts += kind != "reduce" == of and name not in self.in_softmax
             if of == "gather" and operands and _across_lanes(member, operands[0]):
                 asked.far += operands[0].megabytes
-                own.rotations += operands[0].elements / REGISTER
-            asked.work.include(own.times(share))
+                asked.work.rotations += share * operands[0].elements / REGISTER
         passing = [(written, self._is_near(op.name)), (turned, turned <= near_mb)]
         if kind in WRITES_IN_PLACE and len(op.operands) > WRITES_IN_PLACE[kind]:
             update = self.tiles.get(op.operands[WRITES_IN_PLACE[kind]], result)

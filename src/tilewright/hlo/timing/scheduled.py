@@ -496,7 +496,7 @@ class Schedule:
             return Fused((Work(), Work(), Work(unknown=("too many fusions inside fusions",))))
         wanted, found, side = self.demand.shares(body), Fused(), dict[str, int]()
         for op in reversed(body.operations):
-            name, own, mine = plain_opcode(op.opcode), Work(), side.get(op.name, AFTER)
+            name, mine, share = plain_opcode(op.opcode), side.get(op.name, AFTER), wanted[op.name]
             sides = dict.fromkeys(range(len(op.operands)), mine) if mine != AFTER else {}
             if name in PRODUCTS:
                 sides = {0: 0, 1: 1}
@@ -506,14 +506,14 @@ class Schedule:
                 inner = self._fused(self.context.program.by_name[op.calls[0]], depth + 1)
                 sides = sides or inner.sides
                 for number, part in enumerate(inner.parts):
-                    found.parts[number if mine == AFTER else mine].include(part.times(wanted[op.name]))
+                    found.parts[number if mine == AFTER else mine].include(part.times(share))
             elif name in COLLECTIVES:
-                own.unknown += () if self.chip.torus else (_NO_LINKS,)
+                found.parts[mine].unknown += () if self.chip.torus else (_NO_LINKS,)
                 us = self._link_us(as_scatter(op, read_in_part(body.operations)))[0] if self.chip.torus else 0.0
-                own.link_us += us / max(1, self.parts[op.attributes.get("channel_id", "")])
+                found.parts[mine].link_us += us / max(1, self.parts[op.attributes.get("channel_id", "")])
             elif name not in TAKES_NO_TIME and (results := self._tiles([op.shape])):
-                add_operation(own, self.chip.kernel, op, self._tiles(op.operand_shapes), results[0])
-            found.parts[mine].include(own.times(wanted[op.name]))
+                part, operands = found.parts[mine], self._tiles(op.operand_shapes)
+                add_operation(part, self.chip.kernel, op, operands, results[0], share)
             for number, number_side in sides.items():
                 if number < len(op.operands):
                     side.setdefault(op.operands[number].partition("#")[0], number_side)
