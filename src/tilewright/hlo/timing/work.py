@@ -77,7 +77,9 @@ class Work:
     def include(self, other: Work) -> None:
         """Add what ``other`` asks for."""
         own = vars(self)
-        own.update({name: own[name] + value for name, value in vars(other).items() if value})
+        for name, value in vars(other).items():
+            if value:
+                own[name] += value
 
     def times(self, share: float) -> Work:
         """The same where only a share of the result is wanted, or it is made several times: products are whole."""
