@@ -4,7 +4,7 @@
   writes is a second result of it. What stands behind a reduction in its kernel starts anew.
 * Results that fit ``near_result_mb`` stay near the core, and so does what a loop carries; arguments stream in beside
   the compute, so that the step takes the longer of kernels and HBM; the largest argument, if it fits
-  ``between_calls_mb``, is brought in between calls.
+  ``between_calls_mb``, is brought in between calls, and leaves less room until it was read for the last time.
 * Operands of a product that do not fit near the core are read anew for every block of its result.
 * In a loop every operation on one number is a kernel; the first of a chain takes a launch.
 * A gather of many rows of a large table is left to SparseCores. One of rows that lie across the lanes turns its table
@@ -42,7 +42,7 @@ from tilewright.hlo.timing.chip import Chip
 from tilewright.hlo.timing.kernels import TARGET, Kernels
 from tilewright.hlo.timing.row import Run, busy, flops_of, timed, untimed
 from tilewright.hlo.timing.step import TimeRow
-from tilewright.hlo.timing.tiles import Tiles
+from tilewright.hlo.timing.tiles import MEGA, Tiles
 from tilewright.hlo.timing.work import REGISTER, SORTS, Asked, Windows, Work, add_operation
 from tilewright.layout.meshes.torus import Slice
 
@@ -111,11 +111,18 @@ class Fusing:
                 self.broken[op.name] = str(error)
         self.arguments = {op.name for op in self.operations if op.opcode == "parameter"}
         self.through = fusions.through - self.broken.keys()
-        self.joined = self._second_results()
+        self.joined, self.beside_mb = self._second_results(), chip.kernel["near_result_mb"]
         sized = [op.name for op in self.operations if op.name in self.arguments and op.name in self.tiles]
         largest = max(sized, key=lambda name: self.tiles[name].megabytes, default="")
         fits = largest and self.tiles[largest].megabytes <= chip.kernel["between_calls_mb"]
         self.prefetched = largest if fits and computation.entry else ""
+        readers = [k for k, op in enumerate(self.operations) if self.prefetched in op.operands]
+        self.held_until = max(readers, default=-1) if self.prefetched else -1
+        machine = context.chip
+        vmem = machine.memory("vmem") if machine is not None else None
+        if self.prefetched and vmem is not None:
+            kept = self.tiles[self.prefetched].megabytes + vmem.kernel_bytes / MEGA
+            self.beside_mb = min(self.beside_mb, max(0.0, chip.near_bytes / MEGA - kept))
 
     def _second_results(self) -> dict[str, list[str]]:
         """Reductions of what a product's kernel writes, by its name: second results of that kernel."""
@@ -164,7 +171,8 @@ class Fusing:
         if name == self.prefetched:
             return True
         stays = not self.computation.entry or (name not in self.arguments and name not in self.results)
-        return stays and self.tiles[name].megabytes <= self.chip.kernel["near_result_mb"]
+        most = self.beside_mb if self.number[name] <= self.held_until else self.chip.kernel["near_result_mb"]
+        return stays and self.tiles[name].megabytes <= most
 
     def price(self, runs: int = 1, begin: float = 0.0, trips: int = 1) -> tuple[list[TimeRow], float, int]:
         """Rows in the order of the text, microseconds of one run, and how many operations were priced.
