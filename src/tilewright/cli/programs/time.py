@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from tilewright.cli.programs.calibrate import calibrate, calibrated
+from tilewright.cli.programs.calibrate import calibrate, calibrated, with_residual
 from tilewright.cli.programs.program import (
     PROGRAM_HELP,
     ArgOption,
@@ -93,7 +93,8 @@ def time(
             for what_if, machine in [("", chip), *changed.get(chip.name, [])]:
                 ready = compile_for_tpu(loaded, chip.name) if compiled and loaded.kind != "hlo" else loaded
                 name = ", ".join(part for part in (label, chip.name, what_if) if part)
-                named.append((name, estimate(ready, machine, assumed)))
+                step = estimate(ready, machine, assumed)
+                named.append((name, with_residual(step, ready, calibration) if calibration else step))
                 moved = moved or make_report(ready, machine, program, assumed)
     assert moved is not None
     first = named[0][1]
