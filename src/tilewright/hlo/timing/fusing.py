@@ -40,7 +40,7 @@ from tilewright.hlo.semantics.dims import devices_of, gathered_rows, matrix_type
 from tilewright.hlo.semantics.fusions import HEADS, Fusions, captured_names
 from tilewright.hlo.timing.chip import Chip
 from tilewright.hlo.timing.kernels import TARGET, Kernels
-from tilewright.hlo.timing.row import Run, busy, flops_of, timed, untimed
+from tilewright.hlo.timing.row import Run, flops_of, run_of, timed, untimed
 from tilewright.hlo.timing.step import TimeRow
 from tilewright.hlo.timing.tiles import MEGA, Tiles
 from tilewright.hlo.timing.work import REGISTER, SORTS, Asked, Windows, Work, add_operation
@@ -443,23 +443,14 @@ class Fusing:
             us, megabytes = self.chip.torus.exchange_us(sums, self._operands(op), [result], devices, self.slice)
             return Run(us, "link", megabytes, lane="link", measured=False), 0.0
         asked, early, resident, starts = self._asked(op)
-        work, far = asked.work, asked.far
-        if work.unknown:
-            return work.unknown[0], 0.0
-        parts = asked.parts(constants, self.chip.stream_us)
-        latency = asked.latency(constants, parts["hbm"]) + starts * constants["near_launch_us"]
-        us, bound = busy(parts, latency, work.rows_us(constants))
+        if asked.work.unknown:
+            return asked.work.unknown[0], 0.0
+        run = run_of(self.chip, kind, asked, starts * constants["near_launch_us"], resident)
         for turned in self.copied.get(op.name, ()):  # before, or after it
             tiles, ends = self._arrays([turned.shape])[0], [turned.operands[0].removesuffix(".turned"), turned.name]
             ends[1] = ends[1] if ends[1] in self.tiles else op.name
             near = sum(self._is_near(name) for name in ends if name in self.tiles) * tiles.megabytes
-            far_mb = 2 * tiles.megabytes - near
-            copy = Asked(Work(rotations=tiles.elements / REGISTER), asked.windows, far_mb, near=near)
-            parts = copy.parts(constants, self.chip.stream_us)
-            us += busy(parts, copy.latency(constants, parts["hbm"]))[0]
-            far += copy.far
-        if work.rotations and bound == "vector" and kind in ("copy", "transpose", "reshape"):
-            bound = "relayout"
-        run = Run(us, bound, far, work.products, resident, lane="matrix" if work.matrix_us else "vector")
-        run.measured = not work.rows and kind not in SORTS
+            far = 2 * tiles.megabytes - near
+            copy = Asked(Work(rotations=tiles.elements / REGISTER), asked.windows, far, near=near)
+            run.us, run.megabytes = run.us + run_of(self.chip, "copy", copy).us, run.megabytes + far
         return run, early

@@ -2,35 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from math import exp, prod
+from typing import NamedTuple
 
 from tilewright.hlo.timing.tiles import Tiles
 from tilewright.hlo.timing.work import REGISTER_MB, matrix_us
 from tilewright.targets import TimeConstants
 
 
-@dataclass(frozen=True, slots=True)
-class Price:
-    """Microseconds of one kernel, and the parts that were weighed against each other to find them.
+class Price(NamedTuple):
+    """Microseconds of one kernel, and the unit that needs the longest of those that work side by side.
 
     ``resident``: megabytes of an argument taken to lie near the core already, brought there between calls.
-    ``parts``: bound -> microseconds that this unit alone would need. Units work side by side, so the whole is less than
-    their sum; ``bound`` is the largest.
-
-    >>> Price(3.0, {"latency": 1.0, "hbm": 2.0}).bound
-    'hbm'
     """
 
     microseconds: float
-    parts: Mapping[str, float]
+    bound: str
     resident: float = 0.0
 
-    @property
-    def bound(self) -> str:
-        """The unit that needs the longest."""
-        return max(self.parts, key=lambda unit: self.parts[unit])
+
+def _price(microseconds: float, resident: float = 0.0, **parts: float) -> Price:
+    """A price of ``parts``: bound -> microseconds that this unit alone would need."""
+    return Price(microseconds, max(parts, key=lambda unit: parts[unit]), resident)
 
 
 # Kernels pass their arrays in windows. A small array is one: reading, computing and writing follow one another. Of
@@ -56,11 +50,11 @@ def _passed(
     short, long = one[0] + fits * (one[1] + one[2]), many[0] + max(many[1:])
     latency, stream, compute = many if fits < 1 and long > short else (one[0], fits * one[1], fits * one[2])
     whole = max(short, long) if fits < 1 else short
-    return Price(whole + relayout, {"latency": latency, memory: stream, "vector": compute, "relayout": relayout})
+    return _price(whole + relayout, **{"latency": latency, memory: stream, "vector": compute, "relayout": relayout})
 
 
 def _one_tile(constants: TimeConstants) -> Price:
-    return Price(constants["one_tile_us"], {"latency": constants["one_tile_us"]})
+    return Price(constants["one_tile_us"], "latency")
 
 
 def copy(constants: TimeConstants, operand: Tiles, result: Tiles) -> Price:
@@ -192,7 +186,7 @@ def reduce(constants: TimeConstants, operand: Tiles, result: Tiles, dim: int) ->
         latency = constants["one_tile_us"] if operand.count == 1 else latency
         near = operand.megabytes / constants["near_mb_per_us"] if windowed and constants["near_mb_per_us"] else 0.0
         price = _passed((latency, near, compute), fits, (latency, near, compute), memory="vmem")
-        return replace(price, resident=operand.megabytes)
+        return price._replace(resident=operand.megabytes)
     latency += constants["hbm_us"]
     passes = latency, operand.megabytes / constants["read_mb_per_us"], compute
     return _passed(passes, fits, passes, constants[f"then_{after}_us"] if after else 0.0)
@@ -249,8 +243,7 @@ def reshape(constants: TimeConstants, operand: Tiles, result: Tiles) -> Price:
     pieces = a * b * -(-c // 128)
     rotate = pieces * _piece_ns(constants, operand) / 1e3 + result.count * constants["out_tile_ns"] / 1e3
     stream = megabytes / constants["stream_mb_per_us"]
-    parts = {"latency": latency, "hbm": stream, "relayout": relayout + rotate}
-    return Price(latency + relayout + max(rotate, stream), parts)
+    return _price(latency + relayout + max(rotate, stream), latency=latency, hbm=stream, relayout=relayout + rotate)
 
 
 def _plain_copy(constants: TimeConstants, operand: Tiles, megabytes: float) -> Price:
@@ -284,7 +277,7 @@ def _merge_columns(constants: TimeConstants, operand: Tiles, result: Tiles, mega
         relayout += (tiles_out * constants["merge_out_ns"] + tiles_in * constants["merge_in_ns"]) / 1e3
     if result.minor_to_major[0] != 0:
         relayout += (constants["second_us"] if c % 8 else 0.0) + tiles_out * constants["transpose_ns"] / 1e3
-    return Price(latency + stream + relayout, {"latency": latency, "hbm": stream, "relayout": relayout})
+    return _price(latency + stream + relayout, latency=latency, hbm=stream, relayout=relayout)
 
 
 def _piece_ns(constants: TimeConstants, operand: Tiles) -> float:
@@ -332,12 +325,12 @@ def product(
         latency = constants["vector_launch_us"] + (constants["vector_reshape_us"] if rows * columns > 128 else 0.0)
         near = (large + small) / constants["vector_mb_per_us"]
         compute = (large + small) / REGISTER_MB * constants["vector_tile_ns"] / 1e3
-        return Price(latency + near + compute, {"latency": latency, "vmem": near, "vector": compute})
+        return _price(latency + near + compute, latency=latency, vmem=near, vector=compute)
     if depth == 1:
         latency = constants["outer_launch_us"]
         write = result.megabytes / constants["write_mb_per_us"]
         compute = result.megabytes / REGISTER_MB * constants["outer_tile_ns"] / 1e3
-        return Price(latency + max(write, compute), {"latency": latency, "hbm": write, "vector": compute})
+        return _price(latency + max(write, compute), latency=latency, hbm=write, vector=compute)
     matrix = matrix_us(constants, rows, columns, depth) / constants["efficiency"]
     deep_lanes = larger.minor_to_major[:1] == (along,)  # then its registers are turned on their way
     near = large / constants["near_deep_mb_per_us" if deep_lanes else "near_mb_per_us"]
@@ -350,7 +343,7 @@ def product(
     stream += result.megabytes / constants["write_mb_per_us"]
     work = max(matrix, near)
     whole = constants["launch_us"] + _overlapped(constants, work, stream) + constants["drain_us"] * min(1.0, work)
-    return Price(whole, {"latency": constants["launch_us"], "matrix": matrix, "vmem": near, "hbm": stream}, resident)
+    return _price(whole, resident, latency=constants["launch_us"], matrix=matrix, vmem=near, hbm=stream)
 
 
 def batched_product(
@@ -367,8 +360,8 @@ def batched_product(
     resident = large if large <= constants["resident_mb"] else 0.0
     stream = (small + large - resident) / constants["hbm_mb_per_us"] + result.megabytes / constants["write_mb_per_us"]
     whole = max(matrix, stream) + min(matrix, stream, constants["alone_us"])
-    parts = {"latency": constants["launch_us"], "matrix": matrix, "hbm": stream}
-    return Price(constants["launch_us"] + whole, parts, resident)
+    launch = constants["launch_us"]
+    return _price(launch + whole, resident, latency=launch, matrix=matrix, hbm=stream)
 
 
 def _overlapped(constants: TimeConstants, work: float, stream: float) -> float:

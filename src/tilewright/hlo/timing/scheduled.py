@@ -34,10 +34,10 @@ from tilewright.hlo.semantics.dims import devices_of, gathered_rows, parts_in_fu
 from tilewright.hlo.timing.chip import Chip
 from tilewright.hlo.timing.kernels import TARGET, Kernels
 from tilewright.hlo.timing.links import SLICES
-from tilewright.hlo.timing.row import Run, busy, timed, untimed
+from tilewright.hlo.timing.row import Run, run_of, timed, untimed
 from tilewright.hlo.timing.step import TimeRow
 from tilewright.hlo.timing.tiles import MEGA, Tiles
-from tilewright.hlo.timing.work import AFTER, REGISTER, SORTS, Asked, Fused, Windows, Work, add_operation
+from tilewright.hlo.timing.work import AFTER, REGISTER, Asked, Fused, Windows, Work, add_operation
 from tilewright.layout.meshes.torus import Slice
 
 _UNPRICED = {
@@ -455,15 +455,10 @@ class Schedule:
 
     def _priced(self, op: Operation, name: str, asked: Asked) -> Run:
         """What a kernel takes that asks for so much; its transfers delay others."""
-        constants, work, far = self.chip.kernel, asked.work, asked.far
-        parts = asked.parts(constants, self.chip.stream_us)
-        us, bound = busy(parts, asked.latency(constants, parts["hbm"]), work.rows_us(constants))
-        if work.rotations and bound == "vector" and name in ("copy", "transpose", "reshape"):
-            bound = "relayout"
-        if far:
-            self.hbm_free = max(self.hbm_free, self.now) + self.chip.stream_us(far, constants["mb_per_us"])
-        lane = "matrix" if work.matrix_us else "vector"
-        return Run(us, bound, far, work.products, lane=lane, measured=not work.rows and name not in SORTS)
+        if asked.far:
+            passed = self.chip.stream_us(asked.far, self.chip.kernel["mb_per_us"])
+            self.hbm_free = max(self.hbm_free, self.now) + passed
+        return run_of(self.chip, name, asked)
 
     def _operands(self, op: Operation) -> list[tuple[int, Tiles]]:
         """The operands that are arrays, by their number."""
