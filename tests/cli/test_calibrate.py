@@ -7,6 +7,7 @@ import json
 import pytest
 
 from tests.cli.conftest import completed
+from tests.hlo.test_profile import inside, number
 from tilewright.hlo import estimate, load, what_if
 from tilewright.targets import target
 
@@ -55,6 +56,64 @@ def test_a_chip_is_fitted_and_its_file_is_used(measured):
     real = estimate(load((measured / "2048_4096.mlir").read_text()), what_if(target(CHIP), REAL)).device_seconds
     assert json.loads(said)["device_seconds"] == pytest.approx(real, rel=0.1)
     assert any("refitted on your 6 rows of " in note for note in json.loads(said)["notes"])
+
+
+def test_what_two_steps_took_besides_is_taken_for_their_neighbours(measured):
+    def took(n, m):  # what no factor on a unit says: longer the larger it is
+        us = 1e6 * estimate(load((measured / f"{n}_{m}.mlir").read_text()), CHIP).device_seconds
+        return us * 1.1 * us**0.1
+
+    lines = [f"{n}_{m}.mlir,{took(n, m)}" for n, m in ((512, 512), (4096, 4096))]
+    (measured / "two.csv").write_text("\n".join(["program,us", *lines]))
+    code, said, _ = run("--calibrate", "two.csv", "-t", CHIP, "-o", "two.json", folder=measured)
+    assert code == 0
+    assert "2 steps of a model each: what they took besides is taken for its neighbours" in said
+    errors = {}
+    for models in (True, False):  # with and without what they took besides
+        kept = json.loads((measured / "two.json").read_text())
+        (measured / "one.json").write_text(json.dumps(kept if models else kept | {"models": []}))
+        _, said, _ = run("2048_2048.mlir", "-t", CHIP, "--calibration", "one.json", "--json", folder=measured)
+        plain = json.loads(said)
+        assert sum(row["seconds"] for row in plain["rows"]) == pytest.approx(plain["device_seconds"], rel=0.01)
+        assert any("so measured steps of this model were" in note for note in plain["notes"]) == models
+        errors[models] = abs(1e6 * plain["device_seconds"] / took(2048, 2048) - 1)
+    assert errors[True] < 0.04
+    assert errors[True] < errors[False]
+
+
+def test_another_model_gets_nothing_of_it(measured):
+    other = PROGRAM.format(n=512, m=512).replace("tanh", "sqrt").replace("exponential", "cosine")
+    (measured / "other.mlir").write_text(other)
+    _, said, _ = run("other.mlir", "-t", CHIP, "--calibration", "two.json", "--json", folder=measured)
+    assert not any("so measured steps" in note for note in json.loads(said)["notes"])
+
+
+def test_a_profile_is_measured_rows_too(tmp_path):
+    """An XSpace as a TPU's profiler writes it, of kernels as a chip of slower memory takes them."""
+    lines, names = ["HloModule step, is_scheduled=true", "", "ENTRY %main (p0: f32[8,128]) -> f32[8,128] {"], []
+    for k in range(12):
+        shape = f"f32[{256 * (k + 1)},2048]{{1,0:T(8,128)}}"
+        lines += [f"  %p.{k} = {shape} parameter({k})", f"  %each.{k} = {shape} exponential(%p.{k})"]
+        names.append(f"each.{k}")
+    lines += ["  ROOT %out = f32[256,2048]{1,0:T(8,128)} copy(%each.0)", "}"]
+    (tmp_path / "step.hlo").write_text("\n".join(lines))
+    program, real = load("\n".join(lines)), what_if(target(CHIP), {"scale.hbm": 1.4})
+    took = {row.name: row.seconds for row in estimate(program, real).rows}
+    named = [inside(4, number(1, k), inside(2, number(1, k), inside(2, f"%{name} = f32[]"), inside(4, name)))
+             for k, name in enumerate(names, 1)]  # fmt: skip
+    events = [inside(4, number(1, k), number(2, 5), number(3, round(1e12 * took[name])))
+              for k, name in enumerate(names, 1)]  # fmt: skip
+    line = inside(3, inside(2, "XLA Ops"), *events)
+    profile = inside(1, number(1, 1), inside(2, "/device:TPU:0"), line, *named)
+    (tmp_path / "step.xplane.pb").write_bytes(profile)
+    place = [str(tmp_path / name) for name in ("step.hlo", "step.xplane.pb", "mine.json")]
+    done = completed("time", place[0], "--calibrate", place[1], "-t", CHIP, "-o", place[2], COLUMNS="120")
+    assert done.returncode == 0, done.stderr
+    kept = json.loads((tmp_path / "mine.json").read_text())
+    assert (kept["rows"], kept["held_back"]) == (8, 4)
+    assert kept["error_before"] > 0.2
+    assert kept["error_after"] < 0.02
+    assert kept["factors"]["hbm"] == pytest.approx(1.4, rel=0.05)
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,20 @@
 """`tilewright time --calibrate`: a chip's constants refitted on times that its user has measured, and kept in a file.
 
 What the units and the memories take is scaled, each by one factor: of every row the model says how long it waits for
-which of them. A factor stays near 1 where few rows say otherwise. Of six rows and more every third is held back.
+which of them. A factor stays near 1 where few rows say otherwise. Of six rows and more every third is held back. What
+two steps of one model still take longer, or less, is kept beside the factors, and taken for its steps of other sizes;
+of fewer than six rows that is all.
 """
 
 from __future__ import annotations
 
 import csv
 import json
+import re
+from bisect import bisect
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from math import exp, log
 from pathlib import Path
 from statistics import mean
 from typing import Any, NamedTuple
@@ -28,6 +34,9 @@ _ROUNDS, _STEPS = 5, 20
 _PRIOR = 0.02
 """Weight of a factor's distance from 1 against one row."""
 _HELD = 6
+_ALIKE = 0.9
+"""Share of their kinds of operations that two steps of one model have in common."""
+_SIZE = re.compile(r"(?<=[\[,])\d+")
 _SCHEMA = "tilewright.calibration/1"
 _HOW = "columns program,us: a file of HLO or StableHLO, or model.py:function with its arguments in a column args"
 
@@ -36,6 +45,7 @@ class _Point(NamedTuple):
     name: str
     measured: float  # microseconds
     parts: Mapping[str, float]  # what it waits for -> microseconds, modelled
+    kinds: frozenset[str] = frozenset()  # of its program's operations
 
     @property
     def modelled(self) -> float:
@@ -56,8 +66,9 @@ def _of_rows(path: str, chip: targets.Target) -> list[_Point]:
         if not 0 < measured < float("inf"):
             raise UsageError(f"{measured:g} us is no time", where=f"{path}:{number}")
         place = str(Path(path).parent / program) if not Path(program).is_absolute() else program
-        step = hlo.estimate(load_program(place, (row.get("args") or "").split() or None), chip)
-        points.append(_Point(program, measured, {bound: 1e6 * s for bound, s in step.by_bound().items() if s}))
+        loaded = load_program(place, (row.get("args") or "").split() or None)
+        parts = {bound: 1e6 * s for bound, s in hlo.estimate(loaded, chip).by_bound().items() if s}
+        points.append(_Point(program, measured, parts, _kinds(loaded)))
     return points
 
 
@@ -69,6 +80,60 @@ def _of_profile(profile: str, program: str, chip: targets.Target) -> list[_Point
         for row in rows
         if row.measured_us and row.measured_runs and row.modelled_us and row.bound
     ]
+
+
+def _kinds(program: hlo.Program) -> frozenset[str]:
+    """What a model's steps of other batches, lengths and layers have in common: operations by type and rank."""
+    shapes = ((op.opcode, op.shape.partition("{")[0]) for _, op in program.operations())
+    return frozenset(f"{opcode} {_SIZE.sub('n', shape)}" for opcode, shape in shapes)
+
+
+def _models(points: Sequence[_Point]) -> list[dict[str, Any]]:
+    """Models of which two steps and more were measured: their kinds, each step's modelled time and what it took."""
+    models: list[dict[str, Any]] = []
+    for point in points:
+        mine = next((model for model in models if _same_model(model, point.kinds)), None)
+        if mine is None and point.kinds:
+            models.append(mine := {"kinds": sorted(point.kinds), "steps": []})
+        if mine is not None:
+            mine["steps"] = sorted([*mine["steps"], [point.modelled, point.measured / point.modelled]])
+    return [model for model in models if len(model["steps"]) > 1]
+
+
+def _same_model(model: Mapping[str, Any], kinds: frozenset[str]) -> bool:
+    return len(kinds & {*model["kinds"]}) >= _ALIKE * len(kinds | {*model["kinds"]})
+
+
+def _residual(models: Sequence[Mapping[str, Any]], kinds: frozenset[str], modelled: float) -> float:
+    """How much longer than modelled a step takes, between the two measured ones of its model that are next in time."""
+    steps: list[Any] = next((model["steps"] for model in models if _same_model(model, kinds)), [])
+    if not steps or modelled <= 0:
+        return 1.0
+    at = bisect([us for us, _ in steps], modelled)
+    (low, one), (high, other) = steps[max(0, at - 1)], steps[min(at, len(steps) - 1)]
+    share = log(modelled / low) / log(high / low) if high > low else 0.0
+    return exp(log(one) + share * (log(other) - log(one)))
+
+
+def with_residual(step: hlo.StepTime, program: hlo.Program, path: str) -> hlo.StepTime:
+    """The step as much longer as measured steps of its model were than modelled; none is below its bytes at the peak.
+
+    Raises UsageError for a file that is no calibration.
+    """
+    try:
+        models = json.loads(read_text(path)).get("models", [])
+        factor = _residual(models, _kinds(program), 1e6 * step.device_seconds)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise UsageError("no calibration", where=path) from None
+    if factor == 1.0:
+        return step
+    rows = []
+    for row in step.rows:
+        least = max(row.bytes / (step.hbm_peak or 1e30), row.flops / (step.matrix_peak or 1e30))
+        rows.append(replace(row, seconds=max(factor * row.seconds, min(least, row.seconds))))
+    whole = step.device_seconds + sum(row.seconds for row in rows) - sum(row.seconds for row in step.rows)
+    note = f"taken {factor:.2f} times as long as modelled: so measured steps of this model were, next in size"
+    return replace(step, rows=tuple(rows), device_seconds=whole, notes=(*step.notes, note))
 
 
 def calibrate(measured: str, program: str | None, chip: targets.Target) -> tuple[dict[str, Any], Iterator[Line]]:
@@ -89,15 +154,21 @@ def calibrate(measured: str, program: str | None, chip: targets.Target) -> tuple
         raise UsageError(f"{len(before)} measured rows fit no constant", where=measured, how="measure at least two")
     fitted = [len(before) < _HELD or k % 3 != 2 for k in range(len(before))]
     factors = dict.fromkeys(_BOUNDS, 1.0)
-    for _ in range(_ROUNDS):
+    few = len(before) < _HELD and _models(before)  # what two steps of a model took says nothing of the units
+    for _ in range(0 if few else _ROUNDS):
         more = _factors([point for point, on in zip(now, fitted) if on])
         factors = {bound: factor * more[bound] for bound, factor in factors.items()}
         now = points(_changed(chip, factors, f"your {sum(fitted)} rows of {measured}"))
+    models = _models([point for point, on in zip(now, fitted) if on])
+    for k, point in enumerate(now):
+        more_us = _residual(models, point.kinds, point.modelled)
+        now[k] = point._replace(parts={bound: us * more_us for bound, us in point.parts.items()})
     judged = [k for k, on in enumerate(fitted) if not on] or range(len(before))
     errors = [mean(some[k].error for k in judged) for some in (before, now)]
     plain = {"schema": _SCHEMA, "target": chip.name, "factors": factors, "rows": sum(fitted)}
     plain |= {"from": measured, "held_back": fitted.count(False), "error_before": errors[0], "error_after": errors[1]}
-    return plain, _lines(before, now, fitted, errors, factors)
+    plain |= {"models": models}
+    return plain, _lines(before, now, fitted, errors, factors, models)
 
 
 def _factors(points: Sequence[_Point]) -> dict[str, float]:
@@ -140,12 +211,15 @@ def _lines(
     fitted: Sequence[bool],
     errors: Sequence[float],
     factors: Mapping[str, float],
+    models: Sequence[Mapping[str, Any]],
 ) -> Iterator[Line]:
     said = ", ".join(f"{bound} {factor:.2f}" for bound, factor in factors.items())
     yield f"how much longer each takes than modelled before: {said}"
     held = fitted.count(False)
     which = f"{held} rows that were not fitted" if held else f"{len(fitted)} rows, too few to hold any back"
     yield f"mean error of {which}: {percent_text(errors[0])} before, {percent_text(errors[1])} after"
+    if counts := [len(model["steps"]) for model in models]:
+        yield f"{', '.join(map(str, counts))} steps of a model each: what they took besides is taken for its neighbours"
     yield ""
     times: list[Heading] = [(name, "seconds") for name in ("measured", "before", "after")]
     heads = ["row", *times, ("error", "percent"), ("now", "percent"), ""]

@@ -9,7 +9,7 @@ from typing import Annotated
 from typer import Argument, Option
 
 from tilewright import hlo, targets, trace
-from tilewright.cli.programs.calibrate import calibrate, calibrated
+from tilewright.cli.programs.calibrate import calibrate, calibrated, with_residual
 from tilewright.cli.programs.program import (
     PROGRAM_HELP,
     ArgOption,
@@ -83,10 +83,11 @@ def time(
     for label, texts in _swept(sweep, arg):
         loaded = loading(texts)
         for chip in chips:  # every changed one beside the plain one
-            for what, machine in [("", chip), *changed.get(chip.name, [])]:
+            for what_if, machine in [("", chip), *changed.get(chip.name, [])]:
                 ready = hlo.compile_for_tpu(loaded, chip.name) if compiled and loaded.kind != "hlo" else loaded
-                name = ", ".join(part for part in (label, chip.name, what) if part)
-                named.append((name, hlo.estimate(ready, machine, assumed)))
+                name = ", ".join(part for part in (label, chip.name, what_if) if part)
+                step = hlo.estimate(ready, machine, assumed)
+                named.append((name, with_residual(step, ready, calibration) if calibration else step))
                 moved = moved or make_report(ready, machine, program, assumed)
     assert moved is not None
     first = named[0][1]

@@ -19,6 +19,10 @@ _SAME = RENAMES | {"copy", "convert", "reshape", "transpose", "bitcast-convert",
 """Operations that hold what their operand holds, in another order or type."""
 _PASSES = _SAME | ELEMENTWISE | {"concatenate", "pad", "reduce"} | TAKES_PART
 """Operations that want of their operands the share that is wanted of their result."""
+_MAY_BE_IN_PLACE = _SAME | {"tuple", "fusion"} | WRITES_IN_PLACE.keys()
+"""Operations whose result may be written over a parameter."""
+_IN_THEIR_OWN_WAY = TAKES_PART | {"fusion"} | WRITES_IN_PLACE.keys()
+"""Operations that do not want the same of all their operands."""
 
 
 class Demand:
@@ -53,8 +57,10 @@ class Demand:
         """Result number -> (the parameter it is written over, the shapes written into it), for results in place."""
         if body.name not in self._updates:
             self._updates[body.name] = {}  # for a text whose calls go round
-            named = {op.name: op for op in body.operations}
             root = body.root or body.operations[-1]
+            if plain_opcode(root.opcode) not in _MAY_BE_IN_PLACE:
+                return {}
+            named = {op.name: op for op in body.operations}
             results = root.operands if root.opcode == "tuple" else (root.name,)
             ends = {number: self._followed(named, name) for number, name in enumerate(results)}
             written = {number: end for number, end in ends.items() if end is not None and end[1]}
@@ -116,9 +122,14 @@ class Demand:
         wanted: dict[str, float] = defaultdict(float, {root.name: 1.0})
         for op in reversed(body.operations):
             share = wanted[op.name] = min(1.0, wanted[op.name])
-            if not share:
+            if not share or not op.operands:
                 continue
-            for name, part in zip(op.operands, self._parts(op, share, op.name in chain)):
+            if plain_opcode(op.opcode) in _IN_THEIR_OWN_WAY or op.name in chain:
+                for name, part in zip(op.operands, self._parts(op, share, op.name in chain)):
+                    wanted[name.partition("#")[0]] += part
+                continue
+            part = share if op.opcode in _PASSES else 1.0
+            for name in op.operands:
                 wanted[name.partition("#")[0]] += part
         return wanted
 

@@ -106,6 +106,8 @@ class Fusions:
         self.bytes = {op.name: self.size(op.shape) for op in self.operations}
         self.elements = {op.name: self._elements(op.shape) for op in self.operations}
         self.kind = {op.name: plain_opcode(op.opcode) for op in self.operations}
+        units = context.chip.matrix if context.chip is not None else None
+        self.wide_units = units is not None and units.rows >= 256
         self.relaid = {
             op.name for op in self.operations if self._is_relaid(op) and (not written or self._is_of_product(op))
         }
@@ -167,6 +169,15 @@ class Fusions:
                 return dims[0] > dims[1] and not unit and not is_bitcast(before, after)
         return False
 
+    def _widens(self, name: str) -> bool:
+        """Whether an operation only makes its operand's type a wider one."""
+        return self.kind[name] == "convert" and self.bytes[name] > self.bytes.get(self.by_name[name].operands[0], 0)
+
+    def _is_laid_apart(self, end: str) -> bool:
+        """Whether what ends a product's chain is a reshape to another order, or widens what such a reshape takes."""
+        widens = self._widens(end) and any(reader.name in self.relaid for reader in self.readers[end])
+        return widens or (end in self.relaid and self._widens(self.by_name[end].operands[0]))
+
     def _is_of_product(self, op: Operation) -> bool:
         """Whether what a reshape takes was a product's before elementwise operations: none other brings it along."""
         maker = self.by_name.get(op.operands[0])
@@ -225,7 +236,8 @@ class Fusions:
         """Whether a value can stay in the kernels that read it."""
         if name in self.hoisted and any(reader.name not in self.hoisted for reader in self.readers[name]):
             return False
-        if any(reader.name in self.relaid for reader in self.readers[name]) and self.kind[name] not in _FREE:
+        relaid = any(reader.name in self.relaid for reader in self.readers[name])
+        if relaid and self.kind[name] not in _FREE and (self.wide_units or not self._widens(name)):
             return False
         if (
             self.kind[name] not in _FLOWS
@@ -293,6 +305,8 @@ class Fusions:
                 continue
             ends, keeps = self._ends(name)
             end = next(iter(ends)) if len(ends) == 1 and keeps else ""
+            if end and (end in self.relaid or self._widens(end)) and self._is_laid_apart(end):
+                continue
             fused = self.kind[end] in _FLOWS and end not in self.relaid if end else False
             fused = fused or (end != "" and self.kind[name] in PRODUCTS and self._ends_product(end, name))
             if fused and end not in taken:
@@ -394,7 +408,9 @@ class Fusions:
             turned = op.integers("rhs_contracting_dims") not in ((), (1,))
             copied = {0, 1} if odd else {1} if turned else set()
             return self._with_copies(op, copied)
-        if op.name in self.results and self._turned(self.head_of.get(op.name, op.name)):
+        parts = [reader.opcode for reader in self.readers[op.name]]
+        cut = op.name in self.relaid and self.wide_units and len(parts) > 1 and {*map(plain_opcode, parts)} == {"slice"}
+        if cut or (op.name in self.results and self._turned(self.head_of.get(op.name, op.name))):
             first = replace(op, name=f"{op.name}.turned")
             return [first, replace(op, opcode="copy", operands=(first.name,), operand_shapes=(op.shape,), calls=())]
         return [op]

@@ -4,7 +4,7 @@
   writes is a second result of it. What stands behind a reduction in its kernel starts anew.
 * Results that fit ``near_result_mb`` stay near the core, and so does what a loop carries; arguments stream in beside
   the compute, so that the step takes the longer of kernels and HBM; the largest argument, if it fits
-  ``between_calls_mb``, is brought in between calls.
+  ``between_calls_mb``, is brought in between calls, and leaves less room until it was read for the last time.
 * Operands of a product that do not fit near the core are read anew for every block of its result.
 * In a loop every operation on one number is a kernel; the first of a chain takes a launch.
 * A gather of many rows of a large table is left to SparseCores. One of rows that lie across the lanes turns its table
@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from heapq import heappop, heappush
+from math import prod
 
 from tilewright.errors import TilewrightError
 from tilewright.hlo.cost import plain_opcode
@@ -35,13 +36,13 @@ from tilewright.hlo.opcodes import (
 from tilewright.hlo.program import Computation, Operation
 from tilewright.hlo.semantics.collectives import as_scatter, read_in_part
 from tilewright.hlo.semantics.context import Context
-from tilewright.hlo.semantics.dims import devices_of, gathered_rows, product_sizes
+from tilewright.hlo.semantics.dims import devices_of, gathered_rows, matrix_type, product_sizes
 from tilewright.hlo.semantics.fusions import HEADS, Fusions, captured_names
 from tilewright.hlo.timing.chip import Chip
 from tilewright.hlo.timing.kernels import TARGET, Kernels
-from tilewright.hlo.timing.row import Run, busy, flops_of, timed, untimed
+from tilewright.hlo.timing.row import Run, flops_of, run_of, timed, untimed
 from tilewright.hlo.timing.step import TimeRow
-from tilewright.hlo.timing.tiles import Tiles
+from tilewright.hlo.timing.tiles import MEGA, Tiles
 from tilewright.hlo.timing.work import REGISTER, SORTS, Asked, Windows, Work, add_operation
 from tilewright.layout.meshes.torus import Slice
 
@@ -57,6 +58,8 @@ _STREAMED_MB = 40.0
 """Arguments above this are not brought in early: the kernel streams them."""
 _BLOCK, _BLOCK_MB = 1280, 16.0
 """Rows and columns of one block of a product's result, and megabytes of an operand that stays for all blocks."""
+_KEPT_FREE, _GROUPED = 8 << 20, 0.75
+"""Bytes that a grouped product's kernel leaves free, and its share of the matrix unit's rate (seen on v5e, v5p, 7x)."""
 _WINDOW_MB = 5.0
 """Megabytes of one window of a kernel's arrays."""
 _MANY_ROWS, _LARGE_TABLE_MB = 2048, 2.0
@@ -88,10 +91,10 @@ class Fusing:
         fusions = Fusions(context, computation, self.captured, written=True)
         self.operations = [op for op in fusions.operations if op.opcode != "return"]
         self.in_softmax, self.hoisted = fusions.joined, fusions.hoisted
-        self.copied = defaultdict[str, list[str]](list)
+        self.copied = defaultdict[str, list[Operation]](list)
         for op in fusions.kernels():
             if op.opcode == "copy":
-                self.copied[op.name.partition(".copy")[0]].append(op.shape)
+                self.copied[op.name.partition(".copy")[0]].append(op)
         self.by_name = {op.name: op for op in self.operations}
         self.in_part = read_in_part(self.operations)
         self.number = {op.name: k for k, op in enumerate(self.operations)}
@@ -108,11 +111,18 @@ class Fusing:
                 self.broken[op.name] = str(error)
         self.arguments = {op.name for op in self.operations if op.opcode == "parameter"}
         self.through = fusions.through - self.broken.keys()
-        self.joined = self._second_results()
+        self.joined, self.beside_mb = self._second_results(), chip.kernel["near_result_mb"]
         sized = [op.name for op in self.operations if op.name in self.arguments and op.name in self.tiles]
         largest = max(sized, key=lambda name: self.tiles[name].megabytes, default="")
         fits = largest and self.tiles[largest].megabytes <= chip.kernel["between_calls_mb"]
         self.prefetched = largest if fits and computation.entry else ""
+        readers = [k for k, op in enumerate(self.operations) if self.prefetched in op.operands]
+        self.held_until = max(readers, default=-1) if self.prefetched else -1
+        machine = context.chip
+        vmem = machine.memory("vmem") if machine is not None else None
+        if self.prefetched and vmem is not None:
+            kept = self.tiles[self.prefetched].megabytes + vmem.kernel_bytes / MEGA
+            self.beside_mb = min(self.beside_mb, max(0.0, chip.near_bytes / MEGA - kept))
 
     def _second_results(self) -> dict[str, list[str]]:
         """Reductions of what a product's kernel writes, by its name: second results of that kernel."""
@@ -161,7 +171,8 @@ class Fusing:
         if name == self.prefetched:
             return True
         stays = not self.computation.entry or (name not in self.arguments and name not in self.results)
-        return stays and self.tiles[name].megabytes <= self.chip.kernel["near_result_mb"]
+        most = self.beside_mb if self.number[name] <= self.held_until else self.chip.kernel["near_result_mb"]
+        return stays and self.tiles[name].megabytes <= most
 
     def price(self, runs: int = 1, begin: float = 0.0, trips: int = 1) -> tuple[list[TimeRow], float, int]:
         """Rows in the order of the text, microseconds of one run, and how many operations were priced.
@@ -297,12 +308,12 @@ class Fusing:
                 found += self._arrays([shape])
         return found
 
-    def _turned_first(self, op: Operation, work: Work) -> float:
+    def _turned_first(self, op: Operation, work: Work, share: float) -> float:
         """Megabytes that a copy before a batched product passes: a part of an activation, or what gets other lanes."""
         kind, result, operands = plain_opcode(op.opcode), self.tiles[op.name], self._operands(op)
         lanes = {*result.shape[-1:], *(operands[0].shape[-1:] if operands else ())}
         if kind == "reshape" and len(lanes) == 2 and 1 not in lanes:
-            work.rotations += result.elements / REGISTER
+            work.rotations += share * result.elements / REGISTER
         elif kind != "slice" or op.operands[0] in self.arguments:
             return 0.0
         return 2 * result.megabytes
@@ -335,6 +346,39 @@ class Fusing:
         whole = min(left * (right / _BLOCK_MB - 1), right * (left / _BLOCK_MB - 1))
         return batch * max(0.0, min(cut, whole))
 
+    def _grouped(self, op: Operation, operands: Sequence[Tiles], work: Work) -> float | None:
+        """Add what a grouped product asks of the matrix unit; megabytes that its blocks read again, None if unknown.
+
+        Rows pass in blocks of the unit's side, and one more for each group, as groups end inside blocks. Beside them
+        stand the largest blocks of weights, or of a result summed over the rows, that leave 8 MiB of what a kernel may
+        hold: so cut 65 of 65 modules that a compiler made.
+        """
+        result, machine = self.tiles[op.name], self.context.chip
+        sizes, vmem = product_sizes(op, operands, result), machine.memory("vmem") if machine else None
+        if sizes is None or len(operands) < 3 or machine is None or machine.matrix is None or vmem is None:
+            return None
+        _, rows, columns, depth = sizes
+        side, summed = machine.matrix.rows, len(result.shape) > len(operands[0].shape)
+        groups = result.shape[0] if summed else prod(operands[2].shape[-1:])
+        left, right = (1e6 * tiles.megabytes / max(1, tiles.elements) for tiles in operands[:2])
+        room = vmem.kernel_bytes - _KEPT_FREE
+        blocks = -(-(depth if summed else rows) // side) + groups - 1
+
+        def largest(size: int, fixed: float, each: float) -> int:
+            fitting = int((room - fixed - 1) / each) // side * side
+            return max(side, min(fitting, -(-size // side) * side))
+
+        high = largest(rows, 2 * side * side * right, 2 * side * left + 16 * side) if summed else side
+        if summed:
+            wide = largest(columns, 2 * side * high * left, 2 * side * right + 16 * high)
+        else:
+            wide = largest(columns, 2 * side * depth * left, 2 * depth * right + 16 * side)
+        across, down = -(-columns // wide), -(-rows // high) if summed else 1
+        shape = (down * high, across * wide, blocks * side) if summed else (blocks * side, across * wide, depth)
+        work.matrix_us += self.chip.matrix_us(*shape) / _GROUPED
+        work.products[matrix_type(op)] += 2 * rows * columns * depth
+        return operands[0].megabytes * (across - 1) + operands[1].megabytes * (down - 1)
+
     def _asked(self, op: Operation) -> tuple[Asked, float, float, int]:
         """What a kernel asks, megabytes of arguments that come early or earlier, and how many others start for it."""
         kind, result, near_mb = plain_opcode(op.opcode), self.tiles[op.name], self.chip.kernel["near_result_mb"]
@@ -349,22 +393,25 @@ class Fusing:
         batched = [name for name in members if self.by_name[name].integers("lhs_batch_dims")]
         last = max((self.number[name] for name in batched), default=0)
         for name, share in members.items():
-            member, own = self.by_name[name], Work()
+            member = self.by_name[name]
             if name not in self.tiles or (of := plain_opcode(member.opcode)) in TAKES_NO_TIME:
                 continue
             operands = self._operands(member)
             if of == "gather" and (us := self._by_sparsecores(member, operands)):
                 asked.work.sparse_us += us
                 continue
-            add_operation(own, self.chip.kernel, member, operands, self.tiles[name])
+            if of == "ragged-dot" and (again := self._grouped(member, operands, asked.work)) is not None:
+                asked.again += again
+                continue
+            if of != "reshape" or name not in self.copied:  # else the product's order is kept, and the copy turns it
+                add_operation(asked.work, self.chip.kernel, member, operands, self.tiles[name], share)
             asked.again += self._read_again(member)
-            if self.number[name] < last and (copied := self._turned_first(member, own)):
+            if self.number[name] < last and (copied := self._turned_first(member, asked.work, share)):
                 turned, starts = turned + copied, starts + 1
             starts += kind != "reduce" == of and name not in self.in_softmax
             if of == "gather" and operands and _across_lanes(member, operands[0]):
                 asked.far += operands[0].megabytes
-                own.rotations += operands[0].elements / REGISTER
-            asked.work.include(own.times(share))
+                asked.work.rotations += share * operands[0].elements / REGISTER
         passing = [(written, self._is_near(op.name)), (turned, turned <= near_mb)]
         if kind in WRITES_IN_PLACE and len(op.operands) > WRITES_IN_PLACE[kind]:
             update = self.tiles.get(op.operands[WRITES_IN_PLACE[kind]], result)
@@ -396,19 +443,14 @@ class Fusing:
             us, megabytes = self.chip.torus.exchange_us(sums, self._operands(op), [result], devices, self.slice)
             return Run(us, "link", megabytes, lane="link", measured=False), 0.0
         asked, early, resident, starts = self._asked(op)
-        work, far = asked.work, asked.far
-        if work.unknown:
-            return work.unknown[0], 0.0
-        parts = asked.parts(constants, self.chip.stream_us)
-        latency = asked.latency(constants, parts["hbm"]) + starts * constants["near_launch_us"]
-        us, bound = busy(parts, latency, work.rows_us(constants))
-        for tiles in self._arrays(self.copied.get(op.name, ())):  # turned before, or after it
-            copy = Asked(Work(rotations=tiles.elements / REGISTER), asked.windows, 2 * tiles.megabytes)
-            parts = copy.parts(constants, self.chip.stream_us)
-            us += busy(parts, copy.latency(constants, parts["hbm"]))[0]
-            far += copy.far
-        if work.rotations and bound == "vector" and kind in ("copy", "transpose", "reshape"):
-            bound = "relayout"
-        run = Run(us, bound, far, work.products, resident, lane="matrix" if work.matrix_us else "vector")
-        run.measured = not work.rows and kind not in SORTS
+        if asked.work.unknown:
+            return asked.work.unknown[0], 0.0
+        run = run_of(self.chip, kind, asked, starts * constants["near_launch_us"], resident)
+        for turned in self.copied.get(op.name, ()):  # before, or after it
+            tiles, ends = self._arrays([turned.shape])[0], [turned.operands[0].removesuffix(".turned"), turned.name]
+            ends[1] = ends[1] if ends[1] in self.tiles else op.name
+            near = sum(self._is_near(name) for name in ends if name in self.tiles) * tiles.megabytes
+            far = 2 * tiles.megabytes - near
+            copy = Asked(Work(rotations=tiles.elements / REGISTER), asked.windows, far, near=near)
+            run.us, run.megabytes = run.us + run_of(self.chip, "copy", copy).us, run.megabytes + far
         return run, early

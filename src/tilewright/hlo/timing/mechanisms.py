@@ -2,86 +2,85 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from math import exp, prod
+from typing import NamedTuple
 
 from tilewright.hlo.timing.tiles import Tiles
 from tilewright.hlo.timing.work import REGISTER_MB, matrix_us
 from tilewright.targets import TimeConstants
 
 
-@dataclass(frozen=True, slots=True)
-class Price:
-    """Microseconds of one kernel, and the parts that were weighed against each other to find them.
+class Price(NamedTuple):
+    """Microseconds of one kernel, and the unit that needs the longest of those that work side by side.
 
     ``resident``: megabytes of an argument taken to lie near the core already, brought there between calls.
-    ``parts``: bound -> microseconds that this unit alone would need. Units work side by side, so the whole is less than
-    their sum; ``bound`` is the largest.
-
-    >>> Price(3.0, {"latency": 1.0, "hbm": 2.0}).bound
-    'hbm'
     """
 
     microseconds: float
-    parts: Mapping[str, float]
+    bound: str
     resident: float = 0.0
 
-    def at_least(self, other: Price) -> Price:
-        """The longer of both: what needs many windows takes no less than the most that fit one, as more never does."""
-        return self if self.microseconds >= other.microseconds else other
 
-    @property
-    def bound(self) -> str:
-        """The unit that needs the longest."""
-        return max(self.parts, key=lambda unit: self.parts[unit])
+def _price(microseconds: float, resident: float = 0.0, **parts: float) -> Price:
+    """A price of ``parts``: bound -> microseconds that this unit alone would need."""
+    return Price(microseconds, max(parts, key=lambda unit: parts[unit]), resident)
 
 
-# Streaming kernels, from HBM through the registers and back: copies, elementwise operations, transposes.
-# A small array passes in one window: read, compute and write follow one another. A large one passes in many windows,
-# which overlap; then the slowest of the three counts. Default layouts make a transpose a bitcast, so it streams too.
+# Kernels pass their arrays in windows. A small array is one: reading, computing and writing follow one another. Of
+# many, which overlap, the slowest part counts; and they take no less than the most that fits one.
 
 WINDOW_TILES = 128
 """Tiles in a window of a long stream."""
 
 
-def ramp(constants: TimeConstants, megabytes: float) -> float:
+def _ramp(constants: TimeConstants, megabytes: float) -> float:
     """Microseconds that starting a transfer takes: grows over the first kilobytes to ``start_us``."""
     return constants["start_us"] * (1 - exp(-megabytes / constants["start_mb"]))
 
 
+def _passed(
+    one: tuple[float, float, float],
+    fits: float = 1.0,
+    many: tuple[float, float, float] = (0.0, 0.0, 0.0),
+    relayout: float = 0.0,
+    memory: str = "hbm",
+) -> Price:
+    """The price of a kernel: (latency, stream, compute) where all is ``one`` window, as far as it ``fits``, or many."""
+    short, long = one[0] + fits * (one[1] + one[2]), many[0] + max(many[1:])
+    latency, stream, compute = many if fits < 1 and long > short else (one[0], fits * one[1], fits * one[2])
+    whole = max(short, long) if fits < 1 else short
+    return _price(whole + relayout, **{"latency": latency, memory: stream, "vector": compute, "relayout": relayout})
+
+
+def _one_tile(constants: TimeConstants) -> Price:
+    return Price(constants["one_tile_us"], "latency")
+
+
 def copy(constants: TimeConstants, operand: Tiles, result: Tiles) -> Price:
-    """A copy between layouts that are bitcasts of each other.
+    """A copy between layouts that are bitcasts of each other, as a transpose with default layouts is.
 
     It goes over to windows earlier than what computes, but where its tiles are a quarter of a register.
     """
     if result.one_small_tile:
-        return Price(constants["one_tile_us"], {"latency": constants["one_tile_us"]})
+        return _one_tile(constants)
     megabytes = operand.megabytes + result.megabytes
     fits = min(1.0, constants["one_window_mb" if result.tile[:1] == (2,) else "copy_window_mb"] / megabytes)
-    latency = constants["launch_us"] + ramp(constants, megabytes * fits)
-    stream = megabytes * fits / constants["window_mb_per_us"]
-    shuffle = result.count * fits * constants["copy_small_tile_ns"] / 1e3 if result.small_tile else 0.0
-    one = Price(latency + stream + shuffle, {"latency": latency, "hbm": stream, "vector": shuffle})
-    if fits == 1.0:
-        return one
-    latency, stream = constants["windows_us"], megabytes / constants["stream_mb_per_us"]
-    return Price(latency + stream, {"latency": latency, "hbm": stream}).at_least(one)
+    latency = constants["launch_us"] + _ramp(constants, megabytes * fits)
+    shuffle = result.count * constants["copy_small_tile_ns"] / 1e3 if result.small_tile else 0.0
+    many = constants["windows_us"], megabytes / constants["stream_mb_per_us"], 0.0
+    return _passed((latency, megabytes / constants["window_mb_per_us"], shuffle), fits, many)
 
 
 def elementwise(constants: TimeConstants, operands: Sequence[Tiles], result: Tiles) -> Price:
     """One elementwise operation (measured: exponential, of the transcendental unit)."""
     megabytes = sum(operand.megabytes for operand in operands) + result.megabytes
-    latency = constants["launch_us"] + ramp(constants, megabytes)
-    fits = min(1.0, constants["one_window_mb"] / megabytes)
-    stream = megabytes * fits / constants["window_mb_per_us"]
-    compute = result.count * fits * constants["small_tile_ns" if result.small_tile else "tile_ns"] / 1e3
-    one = Price(latency + stream + compute, {"latency": latency, "hbm": stream, "vector": compute})
-    if fits == 1.0:
-        return one
-    stream = megabytes / constants["elementwise_mb_per_us"]
+    latency = constants["launch_us"] + _ramp(constants, megabytes)
+    compute = result.count * constants["small_tile_ns" if result.small_tile else "tile_ns"] / 1e3
     windows = result.count / WINDOW_TILES * constants["window_us"]
-    return Price(latency + max(stream, windows), {"latency": latency, "hbm": stream, "vector": windows}).at_least(one)
+    many = latency, megabytes / constants["elementwise_mb_per_us"], windows
+    one = latency, megabytes / constants["window_mb_per_us"], compute
+    return _passed(one, min(1.0, constants["one_window_mb"] / megabytes), many)
 
 
 # Broadcasts along one new dim: repeating along lanes, sublanes or whole tiles costs differently.
@@ -94,35 +93,24 @@ def broadcast(constants: TimeConstants, operand: Tiles, result: Tiles, dim: int)
     begin with a reduction that adds nothing up (seen in its modules).
     """
     if result.shape[dim] == 1:
-        stream = 2 * operand.megabytes / constants["copy_mb_per_us"]
         latency = constants["copy_us"] + 0.14 * (1 - exp(-operand.megabytes / 0.02))
-        return Price(latency + stream, {"latency": latency, "hbm": stream})
-    role = result.role(dim)
-    latency = constants["launch_us"] + ramp(constants, result.megabytes)
+        return _passed((latency, 2 * operand.megabytes / constants["copy_mb_per_us"], 0.0))
+    role, latency = result.role(dim), constants["launch_us"] + _ramp(constants, result.megabytes)
     compute = result.count * constants[f"{role}_ns"] / 1e3
     if role == "lanes":
         latency += constants["lanes_us"]
         compute += result.count / result.grid[-1] * constants["lanes_row_ns"] / 1e3
-    if result.count <= _tiles_at_once(constants, result):
-        stream = result.megabytes / constants["write_mb_per_us"]
-        whole = stream + compute
-    else:
-        stream = result.megabytes / constants["window_write_mb_per_us"]
-        compute = max(compute, result.count / WINDOW_TILES * constants["window_us"])
-        whole = max(stream, compute)
+    sublanes = result.tile[0] if result.tile else 8
+    at_once = {4: 1800.0, 2: 4000.0}.get(sublanes, constants["one_window_mb"] / REGISTER_MB)
+    windows = max(compute, result.count / WINDOW_TILES * constants["window_us"])
     relayout = 0.0
     if result.shape[0] > 1 and operand.order(dim) != result.order(dim):
         relayout += constants["order_us"] + 2 * operand.megabytes * constants["order_us_per_mb"]
     if len(result.shape) == 3 and result.shape[0] == 1 and result.shape[2] > 128:
         relayout += constants["reduce_us"] + operand.count * constants["reduce_tile_ns"] / 1e3
-    parts = {"latency": latency, "hbm": stream, "vector": compute, "relayout": relayout}
-    return Price(latency + whole + relayout, parts)
-
-
-def _tiles_at_once(constants: TimeConstants, result: Tiles) -> float:
-    """How many tiles of the result vector memory takes in one window."""
-    sublanes = result.tile[0] if result.tile else 8
-    return {4: 1800.0, 2: 4000.0}.get(sublanes, constants["one_window_mb"] / REGISTER_MB)
+    many = latency, result.megabytes / constants["window_write_mb_per_us"], windows
+    one = latency, result.megabytes / constants["write_mb_per_us"], compute
+    return _passed(one, float(result.count <= at_once), many, relayout)
 
 
 # Concatenations: operands stream into one result; a seam inside a tile shifts everything behind it.
@@ -134,34 +122,28 @@ _ON_TILE = 0.3
 def concatenate(constants: TimeConstants, operands: Sequence[Tiles], result: Tiles, dim: int) -> Price:
     """``operands`` joined along ``dim``; operands whose dims stand in another order are copied first."""
     if result.one_small_tile:
-        return Price(constants["one_tile_us"], {"latency": constants["one_tile_us"]})
+        return _one_tile(constants)
     turned = [operand for operand in operands if _order_differs(operand, result)]
     role = result.role(dim)
-    compute = result.count * constants[f"{role}_ns"] / 1e3
-    if role == "lanes":
+    compute, lanes = result.count * constants[f"{role}_ns"] / 1e3, role == "lanes"
+    if lanes:
         compute = max(compute, result.count * constants["chain_ns"] / max(1, result.grid[-2]) / 1e3)
-    if operands[0].shape[dim] % (128 if role == "lanes" else 8) == 0:
+    if operands[0].shape[dim] % (128 if lanes else 8) == 0:
         compute *= _ON_TILE
-    if role == "lanes" and result.small_tile:
+    if lanes and result.small_tile:
         compute *= constants["small_tile_share"]
     megabytes = sum(operand.megabytes for operand in operands if operand not in turned) + result.megabytes
-    latency = constants["launch_us"] + ramp(constants, megabytes) + (constants["lanes_us"] if role == "lanes" else 0)
-    fits = min(1.0, constants["one_window_mb"] / megabytes)
-    stream = megabytes / constants["window_mb_per_us"]
-    whole = (stream + compute) * fits
-    if fits < 1.0:
-        stream = megabytes / constants["stream_mb_per_us"]
-        if result.small_tile:
-            compute = max(compute, result.count / WINDOW_TILES * constants["window_us"])
-        whole = max(stream, compute, whole)  # many windows take no less than the most that fit one
+    latency = constants["launch_us"] + _ramp(constants, megabytes) + (constants["lanes_us"] if lanes else 0)
+    windows = max(compute, result.count / WINDOW_TILES * constants["window_us"] if result.small_tile else 0.0)
     relayout = 0.0
     if turned:
         relayout = constants["copy_one_us" if len(turned) == 1 else "copy_two_us"]
         relayout += sum(operand.megabytes for operand in turned) * constants["copy_us_per_mb"]
         if any(_proper(operand, operand)[:1] != _proper(operand, result)[:1] for operand in turned):
             relayout += sum(operand.count for operand in turned) * constants["copy_tile_ns"] / 1e3
-    parts = {"latency": latency, "hbm": stream, "vector": compute, "relayout": relayout}
-    return Price(latency + whole + relayout, parts)
+    many = latency, megabytes / constants["stream_mb_per_us"], windows
+    one = latency, megabytes / constants["window_mb_per_us"], compute
+    return _passed(one, min(1.0, constants["one_window_mb"] / megabytes), many, relayout)
 
 
 def _proper(sizes: Tiles, order: Tiles) -> list[int]:
@@ -197,21 +179,17 @@ def reduce(constants: TimeConstants, operand: Tiles, result: Tiles, dim: int) ->
         per_tile = max(per_tile, constants["lanes_window_tile_ns"])
     accumulator = constants[f"{role}_{'window' if windowed else 'output'}_ns"]
     compute = windows * outputs * (depth * per_tile + accumulator) / 1e3
-    latency = constants["launch_us"]
+    latency, fits = constants["launch_us"], float(not windowed)
     if role == "lanes":
         latency += constants["lanes_us"] + (constants["lanes_one_row_us"] if 1 in result.shape else 0.0)
     if prefetched:
-        if operand.count == 1:
-            latency = constants["one_tile_us"]
+        latency = constants["one_tile_us"] if operand.count == 1 else latency
         near = operand.megabytes / constants["near_mb_per_us"] if windowed and constants["near_mb_per_us"] else 0.0
-        whole = max(compute, near)
-        return Price(latency + whole, {"latency": latency, "vector": compute, "vmem": near}, operand.megabytes)
+        price = _passed((latency, near, compute), fits, (latency, near, compute), memory="vmem")
+        return price._replace(resident=operand.megabytes)
     latency += constants["hbm_us"]
-    stream = operand.megabytes / constants["read_mb_per_us"]
-    whole = max(stream, compute) if windowed else stream + compute
-    relayout = constants[f"then_{after}_us"] if after else 0.0
-    parts = {"latency": latency, "hbm": stream, "vector": compute, "relayout": relayout}
-    return Price(latency + whole + relayout, parts)
+    passes = latency, operand.megabytes / constants["read_mb_per_us"], compute
+    return _passed(passes, fits, passes, constants[f"then_{after}_us"] if after else 0.0)
 
 
 def _kernel_after(operand: Tiles, result: Tiles, dim: int) -> str:
@@ -265,16 +243,14 @@ def reshape(constants: TimeConstants, operand: Tiles, result: Tiles) -> Price:
     pieces = a * b * -(-c // 128)
     rotate = pieces * _piece_ns(constants, operand) / 1e3 + result.count * constants["out_tile_ns"] / 1e3
     stream = megabytes / constants["stream_mb_per_us"]
-    parts = {"latency": latency, "hbm": stream, "relayout": relayout + rotate}
-    return Price(latency + relayout + max(rotate, stream), parts)
+    return _price(latency + relayout + max(rotate, stream), latency=latency, hbm=stream, relayout=relayout + rotate)
 
 
 def _plain_copy(constants: TimeConstants, operand: Tiles, megabytes: float) -> Price:
     if operand.one_small_tile:
-        return Price(constants["one_tile_us"], {"latency": constants["one_tile_us"]})
+        return _one_tile(constants)
     latency = constants["launch_us"] * 0.93 + 0.15 * (1 - exp(-megabytes / 0.03))
-    stream = megabytes / constants["copy_mb_per_us"]
-    return Price(latency + stream, {"latency": latency, "hbm": stream})
+    return _passed((latency, megabytes / constants["copy_mb_per_us"], 0.0))
 
 
 def _by_columns(operand: Tiles) -> bool:
@@ -301,7 +277,7 @@ def _merge_columns(constants: TimeConstants, operand: Tiles, result: Tiles, mega
         relayout += (tiles_out * constants["merge_out_ns"] + tiles_in * constants["merge_in_ns"]) / 1e3
     if result.minor_to_major[0] != 0:
         relayout += (constants["second_us"] if c % 8 else 0.0) + tiles_out * constants["transpose_ns"] / 1e3
-    return Price(latency + stream + relayout, {"latency": latency, "hbm": stream, "relayout": relayout})
+    return _price(latency + stream + relayout, latency=latency, hbm=stream, relayout=relayout)
 
 
 def _piece_ns(constants: TimeConstants, operand: Tiles) -> float:
@@ -349,12 +325,12 @@ def product(
         latency = constants["vector_launch_us"] + (constants["vector_reshape_us"] if rows * columns > 128 else 0.0)
         near = (large + small) / constants["vector_mb_per_us"]
         compute = (large + small) / REGISTER_MB * constants["vector_tile_ns"] / 1e3
-        return Price(latency + near + compute, {"latency": latency, "vmem": near, "vector": compute})
+        return _price(latency + near + compute, latency=latency, vmem=near, vector=compute)
     if depth == 1:
         latency = constants["outer_launch_us"]
         write = result.megabytes / constants["write_mb_per_us"]
         compute = result.megabytes / REGISTER_MB * constants["outer_tile_ns"] / 1e3
-        return Price(latency + max(write, compute), {"latency": latency, "hbm": write, "vector": compute})
+        return _price(latency + max(write, compute), latency=latency, hbm=write, vector=compute)
     matrix = matrix_us(constants, rows, columns, depth) / constants["efficiency"]
     deep_lanes = larger.minor_to_major[:1] == (along,)  # then its registers are turned on their way
     near = large / constants["near_deep_mb_per_us" if deep_lanes else "near_mb_per_us"]
@@ -367,7 +343,7 @@ def product(
     stream += result.megabytes / constants["write_mb_per_us"]
     work = max(matrix, near)
     whole = constants["launch_us"] + _overlapped(constants, work, stream) + constants["drain_us"] * min(1.0, work)
-    return Price(whole, {"latency": constants["launch_us"], "matrix": matrix, "vmem": near, "hbm": stream}, resident)
+    return _price(whole, resident, latency=constants["launch_us"], matrix=matrix, vmem=near, hbm=stream)
 
 
 def batched_product(
@@ -384,8 +360,8 @@ def batched_product(
     resident = large if large <= constants["resident_mb"] else 0.0
     stream = (small + large - resident) / constants["hbm_mb_per_us"] + result.megabytes / constants["write_mb_per_us"]
     whole = max(matrix, stream) + min(matrix, stream, constants["alone_us"])
-    parts = {"latency": constants["launch_us"], "matrix": matrix, "hbm": stream}
-    return Price(constants["launch_us"] + whole, parts, resident)
+    launch = constants["launch_us"]
+    return _price(launch + whole, resident, latency=launch, matrix=matrix, hbm=stream)
 
 
 def _overlapped(constants: TimeConstants, work: float, stream: float) -> float:

@@ -34,10 +34,10 @@ from tilewright.hlo.semantics.dims import devices_of, gathered_rows, parts_in_fu
 from tilewright.hlo.timing.chip import Chip
 from tilewright.hlo.timing.kernels import TARGET, Kernels
 from tilewright.hlo.timing.links import SLICES
-from tilewright.hlo.timing.row import Run, busy, timed, untimed
+from tilewright.hlo.timing.row import Run, run_of, timed, untimed
 from tilewright.hlo.timing.step import TimeRow
 from tilewright.hlo.timing.tiles import MEGA, Tiles
-from tilewright.hlo.timing.work import AFTER, REGISTER, SORTS, Asked, Fused, Windows, Work, add_operation
+from tilewright.hlo.timing.work import AFTER, REGISTER, Asked, Fused, Windows, Work, add_operation
 from tilewright.layout.meshes.torus import Slice
 
 _UNPRICED = {
@@ -455,15 +455,10 @@ class Schedule:
 
     def _priced(self, op: Operation, name: str, asked: Asked) -> Run:
         """What a kernel takes that asks for so much; its transfers delay others."""
-        constants, work, far = self.chip.kernel, asked.work, asked.far
-        parts = asked.parts(constants, self.chip.stream_us)
-        us, bound = busy(parts, asked.latency(constants, parts["hbm"]), work.rows_us(constants))
-        if work.rotations and bound == "vector" and name in ("copy", "transpose", "reshape"):
-            bound = "relayout"
-        if far:
-            self.hbm_free = max(self.hbm_free, self.now) + self.chip.stream_us(far, constants["mb_per_us"])
-        lane = "matrix" if work.matrix_us else "vector"
-        return Run(us, bound, far, work.products, lane=lane, measured=not work.rows and name not in SORTS)
+        if asked.far:
+            passed = self.chip.stream_us(asked.far, self.chip.kernel["mb_per_us"])
+            self.hbm_free = max(self.hbm_free, self.now) + passed
+        return run_of(self.chip, name, asked)
 
     def _operands(self, op: Operation) -> list[tuple[int, Tiles]]:
         """The operands that are arrays, by their number."""
@@ -496,7 +491,7 @@ class Schedule:
             return Fused((Work(), Work(), Work(unknown=("too many fusions inside fusions",))))
         wanted, found, side = self.demand.shares(body), Fused(), dict[str, int]()
         for op in reversed(body.operations):
-            name, own, mine = plain_opcode(op.opcode), Work(), side.get(op.name, AFTER)
+            name, mine, share = plain_opcode(op.opcode), side.get(op.name, AFTER), wanted[op.name]
             sides = dict.fromkeys(range(len(op.operands)), mine) if mine != AFTER else {}
             if name in PRODUCTS:
                 sides = {0: 0, 1: 1}
@@ -506,14 +501,14 @@ class Schedule:
                 inner = self._fused(self.context.program.by_name[op.calls[0]], depth + 1)
                 sides = sides or inner.sides
                 for number, part in enumerate(inner.parts):
-                    found.parts[number if mine == AFTER else mine].include(part.times(wanted[op.name]))
+                    found.parts[number if mine == AFTER else mine].include(part.times(share))
             elif name in COLLECTIVES:
-                own.unknown += () if self.chip.torus else (_NO_LINKS,)
+                found.parts[mine].unknown += () if self.chip.torus else (_NO_LINKS,)
                 us = self._link_us(as_scatter(op, read_in_part(body.operations)))[0] if self.chip.torus else 0.0
-                own.link_us += us / max(1, self.parts[op.attributes.get("channel_id", "")])
+                found.parts[mine].link_us += us / max(1, self.parts[op.attributes.get("channel_id", "")])
             elif name not in TAKES_NO_TIME and (results := self._tiles([op.shape])):
-                add_operation(own, self.chip.kernel, op, self._tiles(op.operand_shapes), results[0])
-            found.parts[mine].include(own.times(wanted[op.name]))
+                part, operands = found.parts[mine], self._tiles(op.operand_shapes)
+                add_operation(part, self.chip.kernel, op, operands, results[0], share)
             for number, number_side in sides.items():
                 if number < len(op.operands):
                     side.setdefault(op.operands[number].partition("#")[0], number_side)

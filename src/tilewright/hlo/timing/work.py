@@ -18,6 +18,7 @@ from tilewright.targets import TimeConstants
 FIRST_WINDOW = 0.35
 """Share of a window's transfer that nothing hides, at a kernel's begin and end (fitted)."""
 _ITERATIONS = re.compile(r'"iteration_bounds":\[([^\]]{1,200})\]')
+_MASKED = re.compile(r'"mask_dim_to_iteration_index":\["(\d{1,2})","(\d{1,2})"\]')
 _NUMBER = re.compile(r"\d{1,9}")
 _SCALAR_MB = 0.001
 """Megabytes below which a kernel is taken to touch no HBM."""
@@ -76,7 +77,9 @@ class Work:
     def include(self, other: Work) -> None:
         """Add what ``other`` asks for."""
         own = vars(self)
-        own.update({name: own[name] + value for name, value in vars(other).items() if value})
+        for name, value in vars(other).items():
+            if value:
+                own[name] += value
 
     def times(self, share: float) -> Work:
         """The same where only a share of the result is wanted, or it is made several times: products are whole."""
@@ -126,7 +129,7 @@ _THIN = 8
 """Elements: as many sublanes as a register has."""
 
 
-def _add_sort(work: Work, arrays: Sequence[Tiles], dim: int) -> None:
+def _add_sort(work: Work, arrays: Sequence[Tiles], dim: int, each: float) -> None:
     """Add a bitonic network: log2(n) (log2(n) + 1) / 2 passes of a comparison and two choices over all registers.
 
     Partners nearer than a register's lanes (or sublanes) are brought together by turning it. Not measured.
@@ -134,25 +137,35 @@ def _add_sort(work: Work, arrays: Sequence[Tiles], dim: int) -> None:
     shape = arrays[0].shape or (1,)
     levels = max(1, (shape[dim] - 1).bit_length())
     within = min(levels, 7 if arrays[0].minor_to_major[:1] == (dim % len(shape),) else 3)
-    registers = sum(tiles.elements for tiles in arrays) / REGISTER
+    registers = sum(tiles.elements for tiles in arrays) * each
     work.registers += registers * (levels * (levels + 1) / 2) * 3
     work.rotations += registers * (within * (within + 1) / 2 + (levels - within) * within)
 
 
 def add_operation(
-    work: Work, constants: TimeConstants, op: Operation, operands: Sequence[Tiles], result: Tiles
+    work: Work, constants: TimeConstants, op: Operation, operands: Sequence[Tiles], result: Tiles, share: float = 1.0
 ) -> None:
-    """Add what ``op`` asks of the units to ``work``."""
-    name = plain_opcode(op.opcode)
-    registers = result.elements / REGISTER
-    if name in PRODUCTS:
+    """Add what ``op`` asks of the units to ``work``, where a ``share`` of its result is wanted: products are whole."""
+    name, each = plain_opcode(op.opcode), share / REGISTER
+    registers = result.elements * each
+    if name in _REGISTER_BY_REGISTER:
+        if operands and operands[0].elements > result.elements:
+            registers = operands[0].elements * each
+        passes, more = WRITTEN_OUT.get(name, (TRANSCENDENTAL.get(name, 0), 0))
+        work.transcendental += registers * passes
+        ops = more + constants["transcendental_ops"] * (passes if more else 1)
+        if not passes:
+            narrow = constants["narrow_ops"] if op.shape.startswith("bf16") else 1.0
+            ops = constants["convert_ops"] if name == "convert" else narrow
+        work.registers += registers * ops
+    elif name in PRODUCTS:
         dims = product_sizes(op, operands, result)
         if dims is None:
             work.unknown += (f"{name} does not say its dims",)
             return
         batch, height, columns, depth = dims
         if batch > 1 and 1 in (height, columns):  # a product and a sum of the vector unit
-            work.registers += batch * height * columns * depth / REGISTER * (1 + constants["sum_ops"])
+            work.registers += batch * height * columns * depth * each * (1 + constants["sum_ops"])
             return
         work.matrix_us += batch * matrix_us(constants, height, columns, depth) / constants["efficiency"]
         work.products[matrix_type(op)] += product_flops(op, operands, result) or 0
@@ -163,39 +176,30 @@ def add_operation(
         work.elements += rows if single else 0
         work.rows += 0 if single else rows
     elif name in SORTS and operands:
-        _add_sort(work, [*operands] + [operands[0]] * (name != "sort"), (op.integers("dimension") or (-1,))[0])
+        _add_sort(work, [*operands] + [operands[0]] * (name != "sort"), (op.integers("dimension") or (-1,))[0], each)
     elif name == "broadcast" and operands and not operands[0].shape:
         return  # one number stands in a register as it is
     elif name in _MOVES:
         if name == "slice" and operands and _takes_every_other(op, operands[0]):
-            work.rotations += operands[0].elements / REGISTER
+            work.rotations += operands[0].elements * each
         elif name in ("slice", "concatenate") and operands:
             whole, part = (operands[0], result) if name == "slice" else (result, operands[0])
             if whole.shape[-1:] != part.shape[-1:] and 1 < whole.shape[-1] < _THIN:
-                work.rotations += prod(whole.shape) / REGISTER
+                work.rotations += prod(whole.shape) * each
         if name == "broadcast" and operands and _across_lanes(op.integers("dimensions"), operands[0], result):
-            work.rotations += min(registers, prod(operands[0].shape) / 8)  # eight of its numbers a register
+            work.rotations += min(registers, share * prod(operands[0].shape) / 8)  # eight of its numbers a register
         work.registers += registers * constants[_MOVES[name]]
     elif name in MOVES_ONLY:
         if name == "reshape" and operands and _gets_thin(operands[0], result):
-            work.rotations += min(operands[0].elements, result.elements) / REGISTER
+            work.rotations += min(operands[0].elements, result.elements) * each
     elif name == "reduce":
         operand = operands[0] if operands else result
         reduced, order = set(op.integers("dimensions")), operand.minor_to_major
-        work.registers += operand.elements / REGISTER * constants["sum_ops"] * (2 if {*order[1:2]} & reduced else 1)
+        work.registers += operand.elements * each * constants["sum_ops"] * (2 if {*order[1:2]} & reduced else 1)
         if order and order[0] in reduced:
-            work.rotations += operand.elements / max(operand.shape[order[0]], 128) / 8
-    elif name not in _REGISTER_BY_REGISTER:
-        work.unknown += (f"no mechanism for {name} is known",)
+            work.rotations += share * operand.elements / max(operand.shape[order[0]], 128) / 8
     else:
-        registers = max((t.elements for t in (result, *operands[:1])), default=0) / REGISTER
-        passes, more = WRITTEN_OUT.get(name, (TRANSCENDENTAL.get(name, 0), 0))
-        work.transcendental += registers * passes
-        each = more + constants["transcendental_ops"] * (passes if more else 1)
-        if not passes:
-            narrow = constants["narrow_ops"] if op.shape.startswith("bf16") else 1.0
-            each = constants["convert_ops"] if name == "convert" else narrow
-        work.registers += registers * each
+        work.unknown += (f"no mechanism for {name} is known",)
 
 
 @dataclass(frozen=True)
@@ -203,7 +207,9 @@ class Windows:
     """How a kernel passes over its arrays, as the compiler's configuration of it says.
 
     ``columns``, ``rows``: into how many blocks a product's result is cut; ``depths``: and its sums. Every block of
-    columns passes all of the left operand anew, every block of rows all of the right one, where its sums are cut.
+    columns passes all of the left operand anew, every block of rows all of the right one, where its sums are cut. A
+    grouped product steps over all rows for each of its ``groups``, and skips blocks that the group has no row in:
+    ``visited`` is the share of those that are left, as many as there are blocks and one more for each group.
 
     >>> text = '"window_config":{"iteration_bounds":["99","13","4"]}'
     >>> Windows.of(Operation("f", "fusion", "", attributes={"backend_config": text})).passes(0)
@@ -212,6 +218,8 @@ class Windows:
 
     counts: tuple[int, ...] = ()
     known: bool = False
+    groups: int = 1
+    visited: float = 1.0
 
     @classmethod
     def of(cls, op: Operation) -> Windows:
@@ -221,12 +229,15 @@ class Windows:
         if match is None:
             return cls()
         counts = tuple(max(1, int(number)) for number in _NUMBER.findall(match[1]))
+        if (mask := _MASKED.search(config)) and max(dims := (int(mask[1]), int(mask[2]))) < len(counts) == 5:
+            groups, blocks = (counts[dim] for dim in dims)
+            return cls((counts[0], counts[2], counts[4]), True, groups, (groups + blocks - 1) / (groups * blocks))
         return cls(counts, True)
 
     @property
     def count(self) -> int:
         """Steps of the whole pass."""
-        return prod(self.counts)
+        return max(1, round(prod(self.counts) * self.groups * self.visited))
 
     def passes(self, side: int | None) -> int:
         """How often an operand on one side of a product passes: 0 left, 1 right, None neither."""
@@ -251,6 +262,9 @@ class Fused:
         whole = Work()
         for side, part in enumerate(self.parts):
             whole.include(part.times(windows.passes(side if side != AFTER else None)))
+        if windows.groups > 1:
+            whole = replace(whole.times(windows.visited), matrix_us=whole.matrix_us * windows.visited)
+            whole.products = Counter({kind: flops // windows.groups for kind, flops in whole.products.items()})
         return whole
 
 
