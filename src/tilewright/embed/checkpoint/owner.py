@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import os
 import pickle
@@ -242,6 +243,18 @@ def from_first(make: Callable[[], Any]) -> Any:
     if isinstance(made, Exception):
         raise made
     return made
+
+
+_meetings = itertools.count()
+_PATIENCE = 600
+"""Seconds in which all processes come to a meeting."""
+
+
+def meet(name: str) -> None:
+    """Wait until every process is here; called from any thread, in the same order everywhere, for no device is used."""
+    if jax.process_count() > 1:
+        client: Any = getattr(multihost_utils, "distributed").global_state.client  # noqa: B009 - jax exports no way to it
+        client.wait_at_barrier(f"tilewright/{next(_meetings)}/{name}", 1000 * _PATIENCE)
 
 
 def run_of(folder: Path) -> str | None:
