@@ -44,8 +44,8 @@ from tilewright.embed import (
     tables,
     whole_step,
 )
-from tilewright.embed.checkpoint import owner
-from tilewright.embed.checkpoint.owner import release
+from tilewright.embed.checkpoint import folder as folder_module
+from tilewright.embed.checkpoint.folder import release
 from tilewright.embed.checkpoint.store import ZarrColumns, text_proto
 from tilewright.errors import TilewrightError, UsageError
 
@@ -399,7 +399,7 @@ def test_checkpoints_without_checksums_stay_readable(tmp_path, data_folder):
 
 OWNER = """
 import sys, pathlib
-from tilewright.embed.checkpoint.owner import own
+from tilewright.embed.checkpoint.folder import own
 own(pathlib.Path(sys.argv[1]))
 print("owned", flush=True)
 sys.stdin.read()
@@ -444,14 +444,14 @@ def test_an_owner_elsewhere_is_named(tmp_path):
 
 def test_where_a_file_system_has_no_locks_the_name_decides(tmp_path, monkeypatch):
     """A process that runs, the same number with another start, and one that is gone."""
-    monkeypatch.setattr(owner, "_lock", lambda file: False)
-    parent = owner._myself() | {"process": os.getppid(), "started": owner._started(os.getppid())}
+    monkeypatch.setattr(folder_module, "_lock", lambda file: False)
+    parent = folder_module._myself() | {"process": os.getppid(), "started": folder_module._started(os.getppid())}
     (tmp_path / "lock").write_text(json.dumps(parent))
     with pytest.raises(UsageError, match=f"another training writes into this folder: process {os.getppid()} on"):
-        owner.own(tmp_path)
+        folder_module.own(tmp_path)
     for dead in ({"started": "1"}, {"process": 1 << 22}):
         (tmp_path / "lock").write_text(json.dumps(parent | dead))
-        owner.own(tmp_path)
+        folder_module.own(tmp_path)
         release(tmp_path)
 
 
@@ -462,7 +462,7 @@ def test_a_folder_made_anew_is_owned_anew(tmp_path):
     shutil.rmtree(folder)
     save(folder, state, 1).wait()
     assert (folder / "run.json").read_text() != first
-    assert owner.owned(folder).holds(folder.resolve())
+    assert folder_module.owned(folder).holds(folder.resolve())
     (folder / "run.json").unlink()  # as where steps alone were copied: they say of which run they are
     save(folder, state, 2).wait()
     assert whole_step(folder) == 2

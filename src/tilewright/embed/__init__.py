@@ -9,12 +9,20 @@ from tilewright.exports import public_names
 
 if TYPE_CHECKING:
     from tilewright.embed import tpu_embedding
+    from tilewright.embed.checkpoint.folder import saved_steps
     from tilewright.embed.checkpoint.restore import restore, restore_extra, saved_features, saved_limits, whole_step
     from tilewright.embed.checkpoint.save import save
-    from tilewright.embed.checkpoint.steps import saved_steps
     from tilewright.embed.device.batch import device_batch
-    from tilewright.embed.device.hot import lookup_hot, put_hot, take_hot, update_hot
-    from tilewright.embed.device.state import EmbeddingState, from_tables, init, tables
+    from tilewright.embed.device.state import (
+        EmbeddingState,
+        from_tables,
+        init,
+        lookup_hot,
+        put_hot,
+        tables,
+        take_hot,
+        update_hot,
+    )
     from tilewright.embed.device.step import layer, lookup, update
     from tilewright.embed.diagnosis.diagnose import diagnose
     from tilewright.embed.diagnosis.explain import ErrorExplanation, explain_error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import itertools
 import logging
 import os
 import re
@@ -20,9 +21,20 @@ import jax
 import orbax.checkpoint as ocp
 from numpy.typing import NDArray
 
-from tilewright.embed.checkpoint.owner import begin_run, from_first, meet, own, owned, release_all
-from tilewright.embed.checkpoint.schema import (
+from tilewright.embed.checkpoint.folder import (
+    EXTRA,
     SCHEMA,
+    TABLES,
+    begin_run,
+    finished_steps,
+    from_first,
+    own,
+    owned,
+    release_all,
+    waiting,
+    write_error,
+)
+from tilewright.embed.checkpoint.schema import (
     Schema,
     chunk_file,
     part_name,
@@ -32,7 +44,6 @@ from tilewright.embed.checkpoint.schema import (
     write_checksums,
     write_part,
 )
-from tilewright.embed.checkpoint.steps import EXTRA, TABLES, finished_steps, waiting, write_error
 from tilewright.embed.checkpoint.store import METADATA, Job, ZarrColumns, in_flight, rows_of
 from tilewright.embed.device.state import EmbeddingState, Piece, local_pieces, table_parts
 from tilewright.embed.model.stacking import TablePlacement
@@ -41,6 +52,9 @@ from tilewright.errors import TilewrightError, UsageError
 
 _WRITES = 8
 """More than Orbax writes about a pytree beside its arrays."""
+_PATIENCE = 600
+"""Seconds in which all processes come to a meeting."""
+_meetings = itertools.count()
 _HALF = ".orbax-checkpoint-tmp"
 _LEFTOVER = re.compile(rf"\d+{re.escape(_HALF)}.*")
 
@@ -278,12 +292,18 @@ def _write(saving: Saving, step: _StepSave) -> None:
         _write_tables(step.half / TABLES, step)
         if _checkpointer is not None:
             _checkpointer.wait_until_finished()
-        meet(f"{step.half.name} is written")
+        _meet()
         if jax.process_index() == 0:
             _give_name(step, saving.folder / str(saving.step))
-        meet(f"{step.half.name} has its name")
+        _meet()
     except Exception as error:
         _failed(saving, error)
+
+
+def _meet() -> None:
+    """Wait until every process is here, from a thread of each; no device is used."""
+    barrier = ocp.multihost.get_barrier_sync_fn()
+    barrier(key=f"tilewright save {next(_meetings)}", timeout_ms=1000 * _PATIENCE)
 
 
 def _write_tables(folder: Path, step: _StepSave) -> None:

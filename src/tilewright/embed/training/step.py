@@ -13,8 +13,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tilewright.embed.device.batch import DeviceBatch
-from tilewright.embed.device.hot import HotState, lookup_hot, put_hot, take_hot, update_hot
-from tilewright.embed.device.state import EmbeddingState
+from tilewright.embed.device.state import EmbeddingState, HotState, lookup_hot, put_hot, take_hot, update_hot
 from tilewright.embed.device.step import lookup, step_batch, update
 from tilewright.embed.host.arrays import Longs
 from tilewright.embed.host.batch import HostBatch
