@@ -17,7 +17,6 @@ from pyarrow import parquet
 from tests.cli.conftest import completed
 from tests.conftest import ROOT
 from tilewright.embed import (
-    Confidence,
     Feature,
     LogBatches,
     Table,
@@ -28,6 +27,7 @@ from tilewright.embed import (
     read_log,
 )
 from tilewright.embed.logs.log import log_part
+from tilewright.embed.planning.confidence import Confidence
 from tilewright.embed.pods import plan as pods_plan
 from tilewright.embed.pods.plan import PartitionPeaks, batch_peaks, mixed
 from tilewright.errors import UsageError

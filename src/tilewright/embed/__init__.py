@@ -58,12 +58,9 @@ if TYPE_CHECKING:
     )
     from tilewright.embed.logs.exchange import (
         FdoStats,
-        fdo_stats,
-        rank_bytes,
         read_fdo,
         read_torchrec,
         torchrec_plan,
-        write_fdo,
     )
     from tilewright.embed.logs.log import Log, LogBatch, LogColumn, read_log
     from tilewright.embed.model.counters import Counters, Seconds
@@ -93,9 +90,7 @@ if TYPE_CHECKING:
         Topology,
         read_hot_rows,
         read_limits,
-        read_rotation,
     )
-    from tilewright.embed.planning.confidence import Confidence
     from tilewright.embed.planning.memory import SparseMemory, memory
     from tilewright.embed.planning.plan import plan
     from tilewright.embed.planning.result import Plan

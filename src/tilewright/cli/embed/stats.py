@@ -11,6 +11,7 @@ import typer
 from tilewright import embed
 from tilewright.cli.embed import model
 from tilewright.cli.streams import Json, progress
+from tilewright.embed.logs.exchange import rank_bytes
 from tilewright.errors import UsageError
 from tilewright.files import write_whole as write_file
 from tilewright.reading import read_file
@@ -76,12 +77,12 @@ def _counted(source: str, setup: embed.EmbedConfig | None, rows: int, bad_ids: s
                 yield embed.preprocess(setup.narrow.batch(part.features, bad_ids), stacking, bad_ids=bad_ids)
                 advance(number + 1, total)
 
-        return embed.fdo_stats(preprocessed())
+        return embed.FdoStats.of_batches(preprocessed())
 
 
 def _write(out: str, counted: embed.FdoStats, setup: embed.EmbedConfig | None, source: str) -> None:
     if out.endswith((".npz", ".csv")):
-        embed.write_fdo(out, counted)
+        counted.write(out)
         return
     if out.endswith(".torchrec.json"):
         assert setup is not None
@@ -112,7 +113,7 @@ def _compare(source: str, config: str | None, out: str | None, as_json: bool) ->
     if out is not None:
         raise UsageError("a TorchRec plan is read, not written again", where=out, how="leave -o away")
     tables = embed.read_torchrec(source)
-    ranks = embed.rank_bytes(tables)
+    ranks = rank_bytes(tables)
     ours = None
     if config is not None:
         setup = model.ModelOptions(config).configured()
