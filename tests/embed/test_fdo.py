@@ -25,7 +25,7 @@ from tilewright.embed import (
     stack,
     torchrec_plan,
 )
-from tilewright.embed.logs.exchange import FDO_SUFFIXES, rank_bytes
+from tilewright.embed.logs.exchange import FDO_SUFFIXES
 from tilewright.errors import UsageError
 
 
@@ -150,7 +150,8 @@ def test_a_plan_in_torchrecs_form(tmp_path):
     assert [(s.rank, s.first_row, s.rows, s.columns) for s in tables["t"].shards] == [
         (0, 0, 3, 12), (1, 3, 3, 12), (2, 6, 3, 12), (3, 9, 1, 12)
     ]  # fmt: skip
-    assert rank_bytes(tables) == {k: 4 * (12 * (3 if k < 3 else 1) + 16 * 250) for k in range(4)}
+    both = tables["t"].rank_bytes + tables["u"].rank_bytes
+    assert both == {k: 4 * (12 * (3 if k < 3 else 1) + 16 * 250) for k in range(4)}
     assert plan.chip_bytes == 4 * 16 * (128 + 1024) // 4
 
 
@@ -180,7 +181,7 @@ def test_tables_without_shards_are_on_every_rank(tmp_path):
     path = tmp_path / "plan.json"
     path.write_text(json.dumps({"plan": {"m": {"shardingPlan": {"t": entry}}, "n": {"shardingPlan": {"t": entry}}}}))
     assert list(read_torchrec(path)) == ["t", "n.t"]
-    assert rank_bytes(read_torchrec(path)) == {}
+    assert read_torchrec(path)["t"].rank_bytes == {}
 
 
 def test_specs_want_the_package(monkeypatch):

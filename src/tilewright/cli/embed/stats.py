@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +12,6 @@ import typer
 from tilewright import embed
 from tilewright.cli.embed import model
 from tilewright.cli.streams import Json, progress
-from tilewright.embed.logs.exchange import rank_bytes
 from tilewright.errors import UsageError
 from tilewright.files import write_whole as write_file
 from tilewright.reading import read_file
@@ -113,13 +113,15 @@ def _compare(source: str, config: str | None, out: str | None, as_json: bool) ->
     if out is not None:
         raise UsageError("a TorchRec plan is read, not written again", where=out, how="leave -o away")
     tables = embed.read_torchrec(source)
-    ranks = rank_bytes(tables)
+    ranks = Counter[int]()
+    for table in tables.values():
+        ranks.update(table.rank_bytes)
     ours = None
     if config is not None:
         setup = model.ModelOptions(config).configured()
         ours = setup.stacking().chip_bytes
     shapes = {t.name: {"sharding_type": t.sharding_type, "shards": len(t.shards)} for t in tables.values()}
-    bytes_of = {"rank_bytes": {str(rank): size for rank, size in ranks.items()}, "chip_bytes": ours}
+    bytes_of = {"rank_bytes": {str(rank): size for rank, size in sorted(ranks.items())}, "chip_bytes": ours}
     value = {"kind": "torchrec_plan", "tables": shapes, **bytes_of}
     headings: list[Heading] = [("table", "code"), "sharding", "kernel", ("shards", "count"), ("largest shard", "bytes")]
     lines = [

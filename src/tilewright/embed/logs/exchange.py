@@ -17,6 +17,7 @@ import re
 import time
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -227,7 +228,6 @@ def _csv_arrays(path: Path) -> dict[str, Any]:
 # Sharding plans.
 
 MODULE = "embedding_bag_collection"
-_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -250,6 +250,14 @@ class TorchrecTable:
     compute_kernel: str
     ranks: tuple[int, ...]
     shards: tuple[TorchrecShard, ...]
+
+    @property
+    def rank_bytes(self) -> Counter[int]:
+        """rank -> bytes of its float32 rows."""
+        found = Counter[int]()
+        for shard in self.shards:
+            found[shard.rank] += 4 * shard.rows * shard.columns
+        return found
 
 
 def torchrec_plan(stacking: Stacking, device: str = "cuda", module: str = MODULE) -> dict[str, Any]:
@@ -321,12 +329,3 @@ def _shard(entry: Mapping[str, Any]) -> TorchrecShard:
     if min(counts) < 0:
         raise ValueError(f"a count below 0 in {counts}")
     return TorchrecShard(*counts)
-
-
-def rank_bytes(plan: Mapping[str, TorchrecTable]) -> dict[int, int]:
-    """rank -> bytes of float32 rows in a TorchRec plan; tables without shards are on every rank and not counted."""
-    found: dict[int, int] = {}
-    for table in plan.values():
-        for shard in table.shards:
-            found[shard.rank] = found.get(shard.rank, 0) + _BYTES * shard.rows * shard.columns
-    return dict(sorted(found.items()))
