@@ -193,9 +193,13 @@ def from_array(x: Any) -> IndexMap:
 
 
 def _dtype(x: Any) -> str:
-    """XLA's name of an array's type: numpy's types and torch's, which print as ``torch.float32``."""
-    name = str(x.dtype)
-    return dtype_name(name.removeprefix("torch.") if name.startswith("torch.") else x.dtype)
+    """XLA's name of an array's type: numpy's, JAX's or torch's, which print as ``torch.float32``; "": none."""
+    dtype = getattr(x, "dtype", None)
+    dtype = getattr(getattr(x, "aval", None), "dtype", None) if dtype is None else dtype
+    name = str(dtype)
+    if name.startswith("key<"):
+        raise UnsupportedError(f"{dtype} is a random key", how="jax.random.key_data(x) gives its numbers")
+    return "" if dtype is None else dtype_name(name.removeprefix("torch.") if name.startswith("torch.") else dtype)
 
 
 def _in_bytes(strides: Sequence[int], dtype: str) -> tuple[int, ...]:
@@ -280,7 +284,7 @@ def from_jax(
         raise UsageError(f"a {type(x).__name__} says neither a shape nor a layout of JAX", how=how)
     if per_device and sizes is not None and callable(getattr(sharding, "shard_shape", None)):
         sizes = tuple(sharding.shard_shape(tuple(sizes)))
-    name = _jax_dtype(x) if dtype is None else dtype_name(dtype)
+    name = _dtype(x) if dtype is None else dtype_name(dtype)
     return _layout_of(layout, sizes, name, _space(x, sharding))
 
 
@@ -314,16 +318,6 @@ def _size(size: Any) -> int:
         return int(size.__index__())
     except Exception:  # JAX's symbols raise errors of their own
         return UNBOUNDED
-
-
-def _jax_dtype(x: Any) -> str:
-    dtype = getattr(x, "dtype", None)
-    dtype = getattr(getattr(x, "aval", None), "dtype", None) if dtype is None else dtype
-    if dtype is None:
-        return ""
-    if str(dtype).startswith("key<"):
-        raise UnsupportedError(f"{dtype} is a random key", how="jax.random.key_data(x) gives its numbers")
-    return dtype_name(dtype)
 
 
 def _space(x: Any, sharding: Any) -> int:
