@@ -1,4 +1,4 @@
-"""The parts of a plan, of a log or of a pod, as frozen values; what planned stacks take; and columns of printed parts."""
+"""The parts of a plan, of a log or of a pod, as frozen values; what planned stacks take; the columns that print them."""
 
 from __future__ import annotations
 
