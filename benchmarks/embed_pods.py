@@ -18,7 +18,7 @@ import time
 import numpy as np
 
 from tilewright.embed import Adagrad, Feature, MadeBatches, Table, Topology, plan_pod
-from tilewright.embed.pods.peaks import batch_peaks
+from tilewright.embed.pods.plan import batch_peaks
 
 BATCH, VOCAB, TABLES = 1 << 16, 10_000_000, 4
 FEATURES = [Feature(f"t{k}", Table(f"t{k}", VOCAB, 32, optimizer=Adagrad(0.1))) for k in range(TABLES)]

@@ -59,7 +59,6 @@ SEE = {
     "embed.LimitsFile": "read_limits embedding_plan.md",
     "embed.names_sparsecores": "explain_error embedding_diagnosis.md",
     "embed.optimizer_of": "read_config tutorial_training.md",
-    "embed.rank_bytes": "read_torchrec embedding_statistics.md",
     "embed.read_torchrec": "embedding_statistics.md",
     "explore.Explorer": "serve explore.md",
     "explore.serve": "Explorer explore.md",

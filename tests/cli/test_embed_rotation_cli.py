@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 
-from tilewright.embed import CATEGORICAL, read_config, read_rotation
+from tilewright.embed import CATEGORICAL, LimitsFile, read_config
 from tilewright.errors import UsageError
 from tilewright.machine.fitting import FitJob, _prepared
 
@@ -89,4 +89,4 @@ def test_training_turns_its_stacks_as_the_limits_say(run, tmp_path, monkeypatch)
     assert len(stacking.features) == len(CATEGORICAL)
     (tmp_path / "limits.json").write_text(json.dumps({**head, "rotation": {name: "3"}}))
     with pytest.raises(UsageError, match=r"limits\.json: rotation"):
-        read_rotation("limits.json", [name])
+        LimitsFile("limits.json").rotation([name])

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from tilewright.embed import FdoStats, read_fdo, read_limits, read_torchrec, write_fdo
+from tilewright.embed import FdoStats, read_fdo, read_limits, read_torchrec
 
 MODEL = """
 target = "tpu-v6e"
@@ -38,7 +38,7 @@ table = "item"
 def fdo(tmp_path):
     counts = np.array([[4, 1], [3, 7]])
     stats = FdoStats({"t": counts}, {"t": counts - 1}, {"t": counts * 8}, {"t": np.array([[0], [2]])})
-    return str(write_fdo(tmp_path / "fdo.npz", stats))
+    return str(stats.write(tmp_path / "fdo.npz"))
 
 
 @pytest.fixture

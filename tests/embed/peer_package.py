@@ -553,7 +553,7 @@ def statistics(peer):
             for name, values in theirs.items():
                 np.testing.assert_array_equal(getattr(read, kind)[name], values)
         other = Path(tempfile.mkdtemp())
-        embed.write_fdo(other / f"fdo_stats_0_1{suffix}", read)
+        read.write(other / f"fdo_stats_0_1{suffix}")
         again = make(other).load()
         for kind in FDO_SUFFIXES:
             for name, values in getattr(again, kind).items():

@@ -19,14 +19,11 @@ from tilewright.embed import (
     Table,
     Topology,
     as_specs,
-    fdo_stats,
     preprocess,
-    rank_bytes,
     read_fdo,
     read_torchrec,
     stack,
     torchrec_plan,
-    write_fdo,
 )
 from tilewright.embed.logs.exchange import FDO_SUFFIXES
 from tilewright.errors import UsageError
@@ -50,14 +47,14 @@ def drawn(seed=0, records=3, stacks=("t", "a_max_ids", "b,c")):
 @pytest.mark.parametrize("suffix", [".npz", ".csv"])
 def test_nothing_is_lost(tmp_path, suffix):
     stats = drawn()
-    assert write_fdo(tmp_path / f"x{suffix}", stats) == tmp_path / f"x{suffix}"
+    assert stats.write(tmp_path / f"x{suffix}") == tmp_path / f"x{suffix}"
     same(read_fdo(tmp_path / f"x{suffix}"), stats)
 
 
 def test_one_record(tmp_path):
     stats = FdoStats({"t": np.array([3, 0])}, {"t": np.array([2, 0])}, {}, {"t": np.array(7)})
-    same(read_fdo(write_fdo(tmp_path / "x.npz", stats)), stats)
-    read = read_fdo(write_fdo(tmp_path / "x.csv", stats))
+    same(read_fdo(stats.write(tmp_path / "x.npz")), stats)
+    read = read_fdo(stats.write(tmp_path / "x.csv"))
     assert read.id_drop_counters["t"].tolist() == [7]
     assert read.limits() == {"t": Limits(3, 2)}
 
@@ -65,7 +62,7 @@ def test_one_record(tmp_path):
 def test_the_newest_file_of_every_process_counts(tmp_path):
     files = {"0_5": drawn(1), "0_40": drawn(2), "1_7": drawn(3, records=1), "10_1": drawn(4)}
     for name, stats in files.items():
-        write_fdo(tmp_path / f"fdo_stats_{name}.npz", stats)
+        stats.write(tmp_path / f"fdo_stats_{name}.npz")
     (tmp_path / "notes.txt").write_text("not looked at")
     found = read_fdo(tmp_path)
     newest = [files[name] for name in ("0_40", "1_7", "10_1")]
@@ -73,7 +70,7 @@ def test_the_newest_file_of_every_process_counts(tmp_path):
         for name, values in getattr(found, kind).items():
             every = np.vstack([getattr(stats, kind)[name] for stats in newest])
             np.testing.assert_array_equal(values, every.max(axis=0))
-    written = write_fdo(tmp_path, found)
+    written = found.write(tmp_path)
     assert written.name.startswith("fdo_stats_0_")
     same(read_fdo(written), found)
 
@@ -85,7 +82,7 @@ def test_of_batches():
     batches = [
         preprocess({"f": random.integers(0, 40, (16, 3)), "g": random.integers(0, 9, (16, 2))}, plan) for _ in range(3)
     ]
-    stats, (name,) = fdo_stats(iter(batches)), plan.stacks
+    stats, (name,) = FdoStats.of_batches(iter(batches)), plan.stacks
     for record, batch in enumerate(batches):
         assert np.array_equal(stats.max_ids_per_partition[name][record], batch.stats[name].max_ids_per_partition)
         assert np.array_equal(stats.required_buffer_size_per_sc[name][record], batch.stats[name].required_buffer_size)
@@ -117,7 +114,7 @@ def test_what_is_no_file_of_statistics(tmp_path, name):
     data, problem = BAD[name]
     path = tmp_path / name
     if data is None:
-        path.write_bytes(cut(write_fdo(tmp_path / "whole.npz", drawn()).read_bytes()))
+        path.write_bytes(cut(drawn().write(tmp_path / "whole.npz").read_bytes()))
     else:
         path.write_bytes(data)
     with pytest.raises(UsageError, match=problem) as error:
@@ -131,7 +128,7 @@ def test_what_cannot_be_read_or_written(tmp_path):
     with pytest.raises(UsageError, match="no fdo_stats_"):
         read_fdo(tmp_path)
     with pytest.raises(UsageError, match=r"end it in \.npz or \.csv"):
-        write_fdo(tmp_path / "x.txt", drawn())
+        drawn().write(tmp_path / "x.txt")
     np.savez(tmp_path / "floats.npz", t_max_ids=np.ones(3))
     with pytest.raises(UsageError, match="holds no counts"):
         read_fdo(tmp_path / "floats.npz")
@@ -153,7 +150,8 @@ def test_a_plan_in_torchrecs_form(tmp_path):
     assert [(s.rank, s.first_row, s.rows, s.columns) for s in tables["t"].shards] == [
         (0, 0, 3, 12), (1, 3, 3, 12), (2, 6, 3, 12), (3, 9, 1, 12)
     ]  # fmt: skip
-    assert rank_bytes(tables) == {k: 4 * (12 * (3 if k < 3 else 1) + 16 * 250) for k in range(4)}
+    both = tables["t"].rank_bytes + tables["u"].rank_bytes
+    assert both == {k: 4 * (12 * (3 if k < 3 else 1) + 16 * 250) for k in range(4)}
     assert plan.chip_bytes == 4 * 16 * (128 + 1024) // 4
 
 
@@ -183,7 +181,7 @@ def test_tables_without_shards_are_on_every_rank(tmp_path):
     path = tmp_path / "plan.json"
     path.write_text(json.dumps({"plan": {"m": {"shardingPlan": {"t": entry}}, "n": {"shardingPlan": {"t": entry}}}}))
     assert list(read_torchrec(path)) == ["t", "n.t"]
-    assert rank_bytes(read_torchrec(path)) == {}
+    assert read_torchrec(path)["t"].rank_bytes == {}
 
 
 def test_specs_want_the_package(monkeypatch):

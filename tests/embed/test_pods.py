@@ -17,7 +17,6 @@ from pyarrow import parquet
 from tests.cli.conftest import completed
 from tests.conftest import ROOT
 from tilewright.embed import (
-    Confidence,
     Feature,
     LogBatches,
     Table,
@@ -28,8 +27,9 @@ from tilewright.embed import (
     read_log,
 )
 from tilewright.embed.logs.log import log_part
-from tilewright.embed.pods import peaks as peaks_module
-from tilewright.embed.pods.peaks import PartitionPeaks, batch_peaks
+from tilewright.embed.planning.confidence import Confidence
+from tilewright.embed.pods import plan as pods_plan
+from tilewright.embed.pods.plan import PartitionPeaks, batch_peaks, mixed
 from tilewright.errors import UsageError
 
 USER = Table("user", 300, 8)
@@ -67,7 +67,7 @@ def logs_of(folder):
 
 @pytest.mark.parametrize("entries", [1 << 18, 40])
 def test_peaks_are_those_of_the_full_plan(monkeypatch, entries):
-    monkeypatch.setattr(peaks_module, "_ENTRIES", entries)
+    monkeypatch.setattr(pods_plan, "_ENTRIES", entries)
     batches = [made_batch(number) for number in range(12)]
     full = plan(batches, FEATURES, TOPOLOGY)
     pod = plan_pod(batches, FEATURES, TOPOLOGY, 32)
@@ -105,12 +105,12 @@ def test_parts_join_in_any_order():
 
 
 def test_only_the_batches_with_the_smallest_hashes_are_kept(monkeypatch):
-    monkeypatch.setattr(peaks_module, "KEPT", 3)
+    monkeypatch.setattr(pods_plan, "KEPT", 3)
     one, two = (PartitionPeaks(plan_pod(None, FEATURES, TOPOLOGY, 32).stacking) for _ in range(2))
     for number in range(4, 60, 5):
         (one if number % 2 else two).add(number, made_batch(number))
     one.merge(two)
-    assert sorted(one.held_out, key=peaks_module.mixed) == sorted(range(4, 60, 5), key=peaks_module.mixed)[:3]
+    assert sorted(one.held_out, key=mixed) == sorted(range(4, 60, 5), key=mixed)[:3]
     assert one.held_out_batches == 12
 
 

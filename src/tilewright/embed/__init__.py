@@ -9,12 +9,20 @@ from tilewright.exports import public_names
 
 if TYPE_CHECKING:
     from tilewright.embed import tpu_embedding
+    from tilewright.embed.checkpoint.folder import saved_steps
     from tilewright.embed.checkpoint.restore import restore, restore_extra, saved_features, saved_limits, whole_step
     from tilewright.embed.checkpoint.save import save
-    from tilewright.embed.checkpoint.steps import saved_steps
     from tilewright.embed.device.batch import device_batch
-    from tilewright.embed.device.hot import lookup_hot, put_hot, take_hot, update_hot
-    from tilewright.embed.device.state import EmbeddingState, from_tables, init, tables
+    from tilewright.embed.device.state import (
+        EmbeddingState,
+        from_tables,
+        init,
+        lookup_hot,
+        put_hot,
+        tables,
+        take_hot,
+        update_hot,
+    )
     from tilewright.embed.device.step import layer, lookup, update
     from tilewright.embed.diagnosis.diagnose import diagnose
     from tilewright.embed.diagnosis.explain import ErrorExplanation, explain_error
@@ -50,12 +58,9 @@ if TYPE_CHECKING:
     )
     from tilewright.embed.logs.exchange import (
         FdoStats,
-        fdo_stats,
-        rank_bytes,
         read_fdo,
         read_torchrec,
         torchrec_plan,
-        write_fdo,
     )
     from tilewright.embed.logs.log import Log, LogBatch, LogColumn, read_log
     from tilewright.embed.model.counters import Counters, Seconds
@@ -85,9 +90,7 @@ if TYPE_CHECKING:
         Topology,
         read_hot_rows,
         read_limits,
-        read_rotation,
     )
-    from tilewright.embed.planning.confidence import Confidence
     from tilewright.embed.planning.memory import SparseMemory, memory
     from tilewright.embed.planning.plan import plan
     from tilewright.embed.planning.result import Plan

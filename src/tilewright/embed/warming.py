@@ -13,7 +13,7 @@ from tilewright.embed.logs.criteo import CATEGORICAL, read_criteo
 from tilewright.embed.model.knobs import SparseCoreConfig
 from tilewright.embed.model.stacking import Stacking, stack
 from tilewright.embed.model.tables import Feature, Limits, Table, Topology
-from tilewright.embed.pods.peaks import batch_peaks
+from tilewright.embed.pods.plan import batch_peaks
 from tilewright.embed.serving.sum_kernels import DESCRIBED, serve
 from tilewright.extras import installed
 from tilewright.files import scratch_folder

@@ -20,11 +20,10 @@ if TYPE_CHECKING:
         to_onednn_tag,
     )
     from tilewright.layout.convert.recipe import to_recipe
-    from tilewright.layout.convert.strided import from_array, from_strides, to_numpy_view
+    from tilewright.layout.convert.strided import from_array, from_jax, from_strides, to_numpy_view
     from tilewright.layout.convert.tpu_mlir import read_tpu_mlir
     from tilewright.layout.draw.comparison import compare, compare_svg
     from tilewright.layout.draw.picture import ruler_svg
-    from tilewright.layout.exchange.from_jax import from_jax
     from tilewright.layout.explain import summary
     from tilewright.layout.index.address_map import IndexRangeError
     from tilewright.layout.index.bitcast import is_bitcast

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -76,12 +77,12 @@ def _counted(source: str, setup: embed.EmbedConfig | None, rows: int, bad_ids: s
                 yield embed.preprocess(setup.narrow.batch(part.features, bad_ids), stacking, bad_ids=bad_ids)
                 advance(number + 1, total)
 
-        return embed.fdo_stats(preprocessed())
+        return embed.FdoStats.of_batches(preprocessed())
 
 
 def _write(out: str, counted: embed.FdoStats, setup: embed.EmbedConfig | None, source: str) -> None:
     if out.endswith((".npz", ".csv")):
-        embed.write_fdo(out, counted)
+        counted.write(out)
         return
     if out.endswith(".torchrec.json"):
         assert setup is not None
@@ -112,13 +113,15 @@ def _compare(source: str, config: str | None, out: str | None, as_json: bool) ->
     if out is not None:
         raise UsageError("a TorchRec plan is read, not written again", where=out, how="leave -o away")
     tables = embed.read_torchrec(source)
-    ranks = embed.rank_bytes(tables)
+    ranks = Counter[int]()
+    for table in tables.values():
+        ranks.update(table.rank_bytes)
     ours = None
     if config is not None:
         setup = model.ModelOptions(config).configured()
         ours = setup.stacking().chip_bytes
     shapes = {t.name: {"sharding_type": t.sharding_type, "shards": len(t.shards)} for t in tables.values()}
-    bytes_of = {"rank_bytes": {str(rank): size for rank, size in ranks.items()}, "chip_bytes": ours}
+    bytes_of = {"rank_bytes": {str(rank): size for rank, size in sorted(ranks.items())}, "chip_bytes": ours}
     value = {"kind": "torchrec_plan", "tables": shapes, **bytes_of}
     headings: list[Heading] = [("table", "code"), "sharding", "kernel", ("shards", "count"), ("largest shard", "bytes")]
     lines = [

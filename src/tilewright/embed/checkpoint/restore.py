@@ -17,9 +17,17 @@ import numpy as np
 import orbax.checkpoint as ocp
 from jax.sharding import Mesh
 
-from tilewright.embed.checkpoint.schema import (
+from tilewright.embed.checkpoint.folder import (
     CHECKSUMS,
+    EXTRA,
     SCHEMA,
+    TABLES,
+    finished_steps,
+    read_error,
+    saved_steps,
+    step_folder,
+)
+from tilewright.embed.checkpoint.schema import (
     Checksums,
     Schema,
     StoredArray,
@@ -27,7 +35,6 @@ from tilewright.embed.checkpoint.schema import (
     read_checksums,
     read_schema,
 )
-from tilewright.embed.checkpoint.steps import EXTRA, TABLES, finished_steps, read_error, saved_steps, step_folder
 from tilewright.embed.checkpoint.store import Columns, Job, Logical, ZarrColumns, in_flight, peer_tables, reads
 from tilewright.embed.device.state import (
     EmbeddingState,

@@ -1,15 +1,16 @@
-"""Save a state while training goes on: Orbax makes the step appear whole or not at all, tensorstore writes it."""
+"""Save a state while training goes on: a thread writes the step by tensorstore and Orbax, then gives it its name."""
 
 from __future__ import annotations
 
 import atexit
+import itertools
 import logging
 import os
 import re
 import shutil
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -20,9 +21,20 @@ import jax
 import orbax.checkpoint as ocp
 from numpy.typing import NDArray
 
-from tilewright.embed.checkpoint.owner import begin_run, own, owned, release_all
-from tilewright.embed.checkpoint.schema import (
+from tilewright.embed.checkpoint.folder import (
+    EXTRA,
     SCHEMA,
+    TABLES,
+    begin_run,
+    finished_steps,
+    from_first,
+    own,
+    owned,
+    release_all,
+    waiting,
+    write_error,
+)
+from tilewright.embed.checkpoint.schema import (
     Schema,
     chunk_file,
     part_name,
@@ -32,7 +44,6 @@ from tilewright.embed.checkpoint.schema import (
     write_checksums,
     write_part,
 )
-from tilewright.embed.checkpoint.steps import EXTRA, TABLES, finished_steps, waiting, write_error
 from tilewright.embed.checkpoint.store import METADATA, Job, ZarrColumns, in_flight, rows_of
 from tilewright.embed.device.state import EmbeddingState, Piece, local_pieces, table_parts
 from tilewright.embed.model.stacking import TablePlacement
@@ -40,9 +51,10 @@ from tilewright.embed.model.tables import Limits, count
 from tilewright.errors import TilewrightError, UsageError
 
 _WRITES = 8
-"""More than Orbax writes about a step beside its arrays."""
-_PATIENCE = 10
-"""Seconds in which a thread makes a folder."""
+"""More than Orbax writes about a pytree beside its arrays."""
+_PATIENCE = 600
+"""Seconds in which all processes come to a meeting."""
+_meetings = itertools.count()
 _HALF = ".orbax-checkpoint-tmp"
 _LEFTOVER = re.compile(rf"\d+{re.escape(_HALF)}.*")
 
@@ -52,7 +64,8 @@ class Saving:
 
     def __init__(self, folder: Path, step: int) -> None:
         self.folder, self.step = folder, step
-        self._done = self._told = False
+        self._thread: threading.Thread | None = None
+        self._told = False
         self._error: TilewrightError | None = None
 
     def wait(self) -> None:
@@ -60,11 +73,15 @@ class Saving:
 
         Raises :class:`TilewrightError` where it could not be written: why, and which steps there are.
         """
-        with _lock:
-            _settle(self)
+        self.settle()
         if self._error is not None:
             self._told = True
             raise self._error
+
+    def settle(self) -> None:
+        """Block until nothing of it is under way, whatever became of it."""
+        if self._thread is not None:
+            self._thread.join()
 
 
 _lock = threading.RLock()
@@ -115,19 +132,17 @@ def save(
             how = f"remove {path / str(step)}, or save another step or into another folder"
             raise UsageError(f"step {step} is there already", where=str(path), how=how)
         saving = _last = Saving(path, step)
-        before = set(threading.enumerate())
         try:
             _clear_leftovers(path)
+            half = path / f"{step}{_HALF}-{own(path).name}"  # a name that no other writer has
             schema, run = schema_of(state, step, limits or {}), _run(path) if jax.process_index() == 0 else ""
-            items: dict[str, Any] = {TABLES: _tables_save(state, schema, run)}
+            from_first(lambda: (half / TABLES).mkdir(parents=True))
+            writing = _StepSave(half, _sources(state, schema), schema, run)
             if extra is not None:
-                items[EXTRA] = ocp.args.StandardSave(extra)
-            _orbax().save(path / str(step), _StepSave(**items))
+                _orbax().save(half / EXTRA, args=ocp.args.StandardSave(extra))
+            saving._thread = threading.Thread(target=_write, args=(saving, writing), name=f"saves step {step}")
+            saving._thread.start()
         except Exception as error:
-            _finish_writing()
-            for thread in set(threading.enumerate()) - before:
-                if thread.name.startswith("asyncio_"):  # it may be making a folder beside the one that failed
-                    thread.join(_PATIENCE)
             _failed(saving, error)
             saving._told = True
             assert saving._error is not None
@@ -156,19 +171,14 @@ def _run(path: Path) -> str:
 
 
 def _orbax() -> ocp.AsyncCheckpointer:
+    """What writes ``extra`` while training goes on, from all processes."""
     global _checkpointer
     if _checkpointer is None:
-        items = {TABLES: _TablesHandler(), EXTRA: ocp.StandardCheckpointHandler()}
         # Folders are made before anything is written, so that a wrong one is an error of save and not of wait. Made
         # meanwhile, one that cannot be made is waited for by the threads that write into it, for five minutes.
         options = ocp.AsyncOptions(create_directories_asynchronously=False)
-        handler = _StepHandler(composite_options=ocp.CompositeOptions(async_options=options), **items)
-        _checkpointer = ocp.AsyncCheckpointer(handler, async_options=options, temporary_path_class=_HalfWritten)
+        _checkpointer = ocp.AsyncCheckpointer(ocp.StandardCheckpointHandler(), async_options=options)
         logging.getLogger("absl").addFilter(_not_told_twice)
-        # Orbax needs executors to finish a save; they are shut down before atexit's functions run.
-        getattr(threading, "_register_atexit", atexit.register)(_finish_at_exit)
-        atexit.register(release_all)  # after the next one
-        atexit.register(_tell_at_exit)
     return _checkpointer
 
 
@@ -180,11 +190,10 @@ def _not_told_twice(record: logging.LogRecord) -> bool:
 def _finish_at_exit() -> None:
     """A program that ends without waiting finishes its last save.
 
-    Python 3.12.0 to 3.12.2 starts no thread any more by then, which Orbax needs: there a save under way is lost.
+    Python 3.12.0 to 3.12.2 starts no thread any more by then, which a save needs: there one under way may be lost.
     """
-    with _lock:
-        if _last is not None:
-            _settle(_last, clear=False)
+    if _last is not None:
+        _last.settle()
 
 
 def _tell_at_exit() -> None:
@@ -197,45 +206,29 @@ def _tell_at_exit() -> None:
         print(f"tilewright: {last._error}", file=sys.stderr)
 
 
-def _settle(saving: Saving, clear: bool = True) -> None:
-    """Wait for a save and keep what became of it; one that is not under way is settled."""
-    if saving._done:
-        return
-    try:
-        _orbax().wait_until_finished()
-    except Exception as error:
-        _finish_writing()
-        _failed(saving, error, clear)
-    saving._done = True
-
-
-def _finish_writing() -> None:
-    """Wait for what is still written about a step that failed, so that its folder can be removed.
-
-    After an error Orbax does not wait for its other writes; each that failed, too, ends one call of it.
-    """
-    for _ in range(_WRITES if _checkpointer is not None else 0):
-        with suppress(Exception):
-            _orbax().wait_until_finished()
-            return
-
-
 def _settle_in(folder: Path) -> None:
     """Wait for a save into ``folder``; that it failed is left for who waits for it, or saves next, to hear."""
-    with _lock:
-        if _last is not None and _last.folder == folder:
-            _settle(_last)
+    if (last := _last) is not None and last.folder == folder:
+        last.settle()
 
 
 waiting.append(_settle_in)
 
 
-def _failed(saving: Saving, error: Exception, clear: bool = True) -> None:
-    saving._done, saving._error = True, error if isinstance(error, TilewrightError) else None
-    if saving._error is None:
-        saving._error = write_error(error, str(saving.folder / str(saving.step)), _readable_steps(saving.folder))
-    if clear:
-        _clear_leftovers(saving.folder)
+def _failed(saving: Saving, error: Exception) -> None:
+    """Note why, when nothing is written any more, and remove what was.
+
+    After an error Orbax does not wait for its other writes; each that failed, too, ends one call of it.
+    """
+    if (writer := _checkpointer) is not None:
+        for _ in range(_WRITES):
+            with suppress(Exception):
+                writer.wait_until_finished()
+                break
+    if not isinstance(error, TilewrightError):
+        error = write_error(error, str(saving.folder / str(saving.step)), _readable_steps(saving.folder))
+    _clear_leftovers(saving.folder)
+    saving._error = error
 
 
 def _readable_steps(folder: Path) -> list[int]:
@@ -267,14 +260,17 @@ class _Source:
     pieces: list[tuple[Piece, NDArray[Any]]]
 
 
-@dataclass
-class _TablesSave(ocp.args.CheckpointArgs):  # type: ignore[misc]
-    schema: Schema
+@dataclass(frozen=True)
+class _StepSave:
+    """A step on its way into the folder ``half``; ``extra`` is begun already."""
+
+    half: Path
     sources: list[_Source]
+    schema: Schema
     run: str
 
 
-def _tables_save(state: EmbeddingState, schema: Schema, run: str) -> _TablesSave:
+def _sources(state: EmbeddingState, schema: Schema) -> list[_Source]:
     """The state as it is now, on the host: on a CPU views, which keep donated updates from overwriting them."""
     for array in jax.tree.leaves((state.stacks, state.slots)):
         if isinstance(array, jax.Array):
@@ -287,17 +283,53 @@ def _tables_save(state: EmbeddingState, schema: Schema, run: str) -> _TablesSave
         arrays = [(table.rows, held[table.stack])]
         arrays += [(stored, slots[table.stack][slot]) for slot, stored in table.slots.items()]
         sources += [_Source(stored.path, table.vocab, stored.width, placement, own) for stored, own in arrays]
-    return _TablesSave(schema, sources, run)
+    return sources
 
 
-def _write(folder: Path, writing: _TablesSave) -> None:
+def _write(saving: Saving, step: _StepSave) -> None:
+    """What the thread does: the parts of all processes, then the step's name."""
+    try:
+        _write_tables(step.half / TABLES, step)
+        if _checkpointer is not None:
+            _checkpointer.wait_until_finished()
+        _meet()
+        if jax.process_index() == 0:
+            _give_name(step, saving.folder / str(saving.step))
+        _meet()
+    except Exception as error:
+        _failed(saving, error)
+
+
+def _meet() -> None:
+    """Wait until every process is here, from a thread of each; no device is used."""
+    barrier = ocp.multihost.get_barrier_sync_fn()
+    barrier(key=f"tilewright save {next(_meetings)}", timeout_ms=1000 * _PATIENCE)
+
+
+def _write_tables(folder: Path, step: _StepSave) -> None:
     """All columns of this process, and their checksums; the first process writes what describes them."""
     first = jax.process_index() == 0
     written: dict[str, str] = {}
-    in_flight(job for source in writing.sources for job in _jobs(folder, source, first, written))
+    in_flight(job for source in step.sources for job in _jobs(folder, source, first, written))
     write_part(folder, jax.process_index(), {f"{TABLES}/{name}": text for name, text in written.items()})
     if first:
-        writing.schema.write(folder)
+        step.schema.write(folder)
+
+
+def _give_name(step: _StepSave, path: Path) -> None:
+    """Write the last checksums and rename the folder, which fails where a step has that name; then look for the step
+    as a reader would."""
+    parts = [f"{TABLES}/{part_name(process)}" for process in range(jax.process_count())]
+    extra = [str(file.relative_to(step.half)) for file in sorted((step.half / EXTRA).rglob("*")) if file.is_file()]
+    write_checksums(step.half, step.schema.step, step.run, parts, [f"{TABLES}/{SCHEMA}", *extra])
+    step.half.rename(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+    if read_checksums(path) is None:
+        raise FileNotFoundError(f"{path} is not there, although it was written")
 
 
 def _jobs(folder: Path, source: _Source, first: bool, written: dict[str, str]) -> Iterator[Job]:
@@ -318,92 +350,7 @@ def _jobs(folder: Path, source: _Source, first: bool, written: dict[str, str]) -
             yield chunk.nbytes, write, partial(note, columns.chunk(column, start))
 
 
-class _Job:
-    """What Orbax waits for in its own thread; the writing is done there."""
-
-    def __init__(self, run: Callable[[], None]) -> None:
-        self._run: Callable[[], None] | None = run
-
-    def result(self, timeout: int | None = None) -> None:
-        run, self._run = self._run, None  # Orbax keeps the job, which must not keep the state
-        if run is not None:
-            run()
-
-
-class _Jobs:
-    """All that Orbax waits for, over when nothing writes any more, so that what an error left can be removed."""
-
-    def __init__(self, jobs: list[Any]) -> None:
-        self._jobs = jobs
-
-    def result(self, timeout: int | None = None) -> None:
-        errors: list[Exception] = []
-        for job in self._jobs:
-            try:
-                if not (errors and isinstance(job, _Job)):  # ours have not begun
-                    job.result(timeout)
-            except Exception as error:
-                errors.append(error)
-        self._jobs = []
-        if errors:
-            raise errors[0]
-
-
-class _StepHandler(ocp.CompositeCheckpointHandler):  # type: ignore[misc]
-    """Tables and the rest of a step for Orbax's checkpointer."""
-
-    async def async_save(self, directory: Any, args: _StepSave) -> list[_Jobs]:
-        tables = args[TABLES]
-        self._finishing = tables.schema.step, tables.run
-        return [_Jobs(await super().async_save(directory, args))]
-
-    def finalize(self, directory: Any) -> None:
-        """Called once, in the first process, when all have written."""
-        super().finalize(directory)
-        folder, (step, run) = Path(os.fspath(directory)), self._finishing
-        parts = [f"{TABLES}/{part_name(process)}" for process in range(jax.process_count())]
-        extra = [str(path.relative_to(folder)) for path in sorted((folder / EXTRA).rglob("*")) if path.is_file()]
-        write_checksums(folder, step, run, parts, [f"{TABLES}/{SCHEMA}", *extra])
-
-
-class _HalfWritten(ocp.path.atomicity.AtomicRenameTemporaryPath):  # type: ignore[misc]
-    """The folder of a step that is being written, under a name that no other writer has."""
-
-    @classmethod
-    def from_final(cls, final_path: Any, **options: Any) -> Any:
-        owner = owned(Path(os.fspath(final_path.parent)))
-        assert owner is not None
-        return cls(final_path.parent / f"{final_path.name}{_HALF}-{owner.name}", final_path, **options)
-
-    async def finalize(self) -> None:
-        """Give it its own name, which fails where a step has it; then it is looked for as a reader would."""
-        await super().finalize()
-        path = Path(os.fspath(self.get_final()))
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-        if read_checksums(path) is None:
-            raise FileNotFoundError(f"{path} is not there, although it was written")
-
-
-@ocp.args.register_with_handler(_StepHandler, for_save=True, for_restore=True)
-class _StepSave(ocp.args.Composite):  # type: ignore[misc]
-    pass
-
-
-class _TablesHandler(ocp.AsyncCheckpointHandler):  # type: ignore[misc]
-    """Tables and slots for Orbax's checkpointer."""
-
-    async def async_save(self, directory: Any, args: _TablesSave) -> list[_Job]:
-        return [_Job(partial(_write, Path(os.fspath(directory)), args))]
-
-    def save(self, directory: Any, args: _TablesSave) -> None:
-        _write(Path(os.fspath(directory)), args)
-
-    def restore(self, directory: Any, args: Any = None) -> Any:
-        raise NotImplementedError("embed.restore reads the tables")
-
-
-ocp.args.register_with_handler(_TablesHandler, for_save=True, for_restore=True)(_TablesSave)
+# A save needs executors; they are shut down before atexit's functions run.
+getattr(threading, "_register_atexit", atexit.register)(_finish_at_exit)
+atexit.register(release_all)  # after the next one
+atexit.register(_tell_at_exit)

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from tilewright.embed.checkpoint.owner import run_of
+from tilewright.embed.checkpoint.folder import CHECKSUMS, SCHEMA, run_of
 from tilewright.embed.device.state import EmbeddingState, slot_shape
 from tilewright.embed.model.stacking import Stacking
 from tilewright.embed.model.tables import Limits
@@ -21,7 +21,6 @@ from tilewright.reading import read_file, table_of, typed
 
 # Checksums: every file that a restore reads, under its name, with the step and the run it belongs to.
 
-CHECKSUMS = "checksums.json"
 _CHECKSUMS_KIND = "embedding_checksums"
 _CHECKSUMS_VERSION = 1
 _PIECE = 1 << 22
@@ -148,7 +147,6 @@ KIND = "embedding_checkpoint"
 VERSION = 2
 _WITHOUT_CHECKSUMS = 1
 """The version before this one, which differs in having no checksums beside it."""
-SCHEMA = "schema.json"
 ORDER = "row i of a table or slot is array[i // shards, i % shards]: reshape to [-1, width] and keep `vocab` rows"
 
 

@@ -253,26 +253,24 @@ def text_proto(text: str) -> dict[str, list[Any]]:
     >>> text_proto('stack { name: "a" rows: 8 } stack { name: "b" }')
     {'stack': [{'name': ['a'], 'rows': [8]}, {'name': ['b']}]}
     """
-    open_messages: list[dict[str, list[Any]]] = [{}]
-    tokens = iter(_TOKEN.findall(text))
+    tokens = iter([*_TOKEN.findall(text), "}"])
+    whole = _message(tokens)
+    if next(tokens, None) is not None:
+        raise ValueError("a closing brace too many")
+    return whole
+
+
+def _message(tokens: Iterator[str]) -> dict[str, list[Any]]:
+    """The fields up to the message's closing brace."""
+    found: dict[str, list[Any]] = {}
     for token in tokens:
         if token == "}":
-            if len(open_messages) == 1:
-                raise ValueError("a closing brace too many")
-            open_messages.pop()
-            continue
+            return found
         after = next(tokens, "")
-        if after == "{":
-            message: dict[str, list[Any]] = {}
-            open_messages[-1].setdefault(token, []).append(message)
-            open_messages.append(message)
-        elif after == ":":
-            open_messages[-1].setdefault(token, []).append(_scalar(next(tokens, "")))
-        else:
+        if after not in ("{", ":"):
             raise ValueError(f"{token!r} is followed by {after!r}")
-    if len(open_messages) != 1:
-        raise ValueError("the text ends inside a message")
-    return open_messages[0]
+        found.setdefault(token, []).append(_message(tokens) if after == "{" else _scalar(next(tokens, "")))
+    raise ValueError("the text ends inside a message")
 
 
 def _scalar(token: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -436,21 +437,19 @@ def padding_of_width(counters: Counters) -> Iterator[Finding]:
     shards = max(1, counters.shards)
     padded = {name: table.padded_bytes(shards) for name, table in counters.tables.items()}
     lost = {n: padded[n] - padded[n] * t.width // t.padded_width for n, t in counters.tables.items()}
-    worst = _most_padded(counters, lost)
-    if not worst:
-        return
-    table = counters.tables[worst[0]]
-    wider, packs = table.padded_width, 8 // table.width if table.width < 8 else 1
-    advice = []
-    if packs > 1:
-        advice.append(
-            f"let {packs} rows of {table.width} floats share each 32-byte line instead of one (narrow_packing)"
-        )
-    if table.width % 8:
-        many = "" if len(worst) == 1 else f" (and {len(worst) - 1} more tables)"
-        advice.append(f"make {worst[0]} {wider} wide{many}: the model learns {wider / table.width:.2f} times as much")
-    finding = _padding(counters, "rows are padded to 8 floats", lost, worst, tuple(advice))
-    yield replace(finding, evidence={**finding.evidence, "rows a line": packs}) if packs > 1 else finding
+    for finding, worst in _padding(counters, "rows are padded to 8 floats", lost):
+        table = counters.tables[worst[0]]
+        wider, packs, advice = table.padded_width, max(1, 8 // table.width), list[str]()
+        if packs > 1:
+            advice.append(
+                f"let {packs} rows of {table.width} floats share each 32-byte line instead of one (narrow_packing)"
+            )
+        if table.width % 8:
+            many = "" if len(worst) == 1 else f" (and {len(worst) - 1} more tables)"
+            times = f"{wider / table.width:.2f}"
+            advice.append(f"make {worst[0]} {wider} wide{many}: the model learns {times} times as much")
+        evidence = {**finding.evidence, **({"rows a line": packs} if packs > 1 else {})}
+        yield replace(finding, advice=tuple(advice), evidence=evidence)
 
 
 @rule(
@@ -461,47 +460,33 @@ def padding_of_width(counters: Counters) -> Iterator[Finding]:
 def padding_of_vocabulary(counters: Counters) -> Iterator[Finding]:
     shards = max(1, counters.shards)
     lost = {n: t.padded_bytes(shards) - 4 * t.vocab * t.padded_width for n, t in counters.tables.items()}
-    worst = _most_padded(counters, lost)
-    if not worst:
+    for finding, worst in _padding(counters, "vocabularies are padded to 8 rows a shard", lost):
+        rows = Counter[int]()  # of the tables that these would be, joined into one per width
+        for table in map(counters.tables.__getitem__, worst):
+            rows[table.padded_width] += table.vocab
+        left = sum(padded_table_bytes(vocab, width, shards) - 4 * vocab * width for width, vocab in rows.items())
+        advice = f"join the small vocabularies into one table of offset ids: {bytes_text(left)} of padding are left"
+        if len(worst) == 1:
+            advice = "hold so small a table in the dense model: a product with one-hot rows costs less than a lookup"
+        yield replace(finding, advice=(advice,))
+
+
+def _padding(counters: Counters, cause: str, lost_by: dict[str, int]) -> Iterator[tuple[Finding, list[str]]]:
+    """A finding without advice, and the tables with padding, those with most first; nothing where all padding together
+    is not worth one."""
+    shards = max(1, counters.shards)
+    worst = sorted((name for name in lost_by if lost_by[name]), key=lambda name: -lost_by[name])
+    lost, total = sum(lost_by.values()), sum(table.padded_bytes(shards) for table in counters.tables.values())
+    if not worst or lost < _SHARE * total:
         return
-    joined = bytes_text(_padding_if_joined(counters, worst, shards))
-    advice = f"join the small vocabularies into one table of offset ids: {joined} of padding are left"
-    if len(worst) == 1:
-        advice = "hold so small a table in the dense model: a product with one-hot rows costs less than a lookup"
-    yield _padding(counters, "vocabularies are padded to 8 rows a shard", lost, worst, (advice,))
-
-
-def _table_bytes(counters: Counters) -> int:
-    return sum(table.padded_bytes(max(1, counters.shards)) for table in counters.tables.values())
-
-
-def _most_padded(counters: Counters, lost: dict[str, int]) -> list[str]:
-    """Tables with padding, those with most first; none where all padding together is not worth a finding."""
-    worst = sorted((name for name in lost if lost[name]), key=lambda name: -lost[name])
-    return worst if sum(lost.values()) >= _SHARE * _table_bytes(counters) else []
-
-
-def _padding_if_joined(counters: Counters, names: list[str], shards: int) -> int:
-    """Bytes of row padding, over all shards, that would be left if these tables were joined into one per width."""
-    rows: dict[int, int] = {}
-    for name in names:
-        table = counters.tables[name]
-        rows[table.padded_width] = rows.get(table.padded_width, 0) + table.vocab
-    return sum(padded_table_bytes(vocab, width, shards) - 4 * vocab * width for width, vocab in rows.items())
-
-
-def _padding(
-    counters: Counters, cause: str, lost_by: dict[str, int], worst: list[str], advice: tuple[str, ...]
-) -> Finding:
-    lost, total = sum(lost_by.values()), _table_bytes(counters)
     per_chip, capacity = lost / counters.chips, counters.hbm.capacity or 0
     table = counters.tables[worst[0]]
     others = "" if len(worst) == 1 else f" and {len(worst) - 1} others"
-    return Finding(
+    finding = Finding(
         "warning" if capacity and per_chip >= _WARNING * capacity else "note",
         f"{cause}, which is {percent_text(lost / total)} of the tables' bytes: {worst[0]} "
         f"({table.vocab:,} x {table.width}){others}",
-        advice,
+        (),
         subject=worst[0] if len(worst) == 1 else "",
         evidence={
             "bytes of padding": lost,
@@ -511,3 +496,4 @@ def _padding(
         effect=f"up to {bytes_text(lost)} of HBM, all chips together",
         bytes=lost,
     )
+    yield finding, worst

@@ -17,6 +17,7 @@ import re
 import time
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -85,6 +86,24 @@ class FdoStats:
         kinds = ("max_ids_per_partition", "max_unique_ids_per_partition")
         return cls(*({name: np.array([getattr(limit, kind)]) for name, limit in limits.items()} for kind in kinds))
 
+    @classmethod
+    def of_batches(cls, batches: Iterable[HostBatch]) -> FdoStats:
+        """One record per preprocessed batch, as the package's client records them.
+
+        >>> from tilewright.embed import Feature, Table, Topology, preprocess, stack
+        >>> model = stack([Feature("f", Table("t", vocab=8, width=8))], Topology(chips=1, sparsecores_per_chip=2))
+        >>> stats = FdoStats.of_batches(preprocess({"f": ids}, model) for ids in ([[0, 2], [4]], [[1], [1]]))
+        >>> stats.max_ids_per_partition["t"].tolist()
+        [[2, 0], [0, 1]]
+        """
+        records: dict[str, dict[str, list[Any]]] = {kind: {} for kind in FDO_SUFFIXES}
+        for batch in batches:
+            for name, stats in batch.stats.items():
+                counts = stats[0], stats[1], stats[2], [int(stats.dropped_ids.sum())]
+                for kind, value in zip(FDO_SUFFIXES, counts):
+                    records[kind].setdefault(name, []).append(np.asarray(value, np.int64))
+        return cls(**{kind: {name: np.vstack(rows) for name, rows in of.items()} for kind, of in records.items()})
+
     def summary(self) -> dict[str, dict[str, Any]]:
         """Stack -> how many records, the largest count of each kind, and the imbalance of the largest partitions: the
         fullest shard over the average one, over all records (None where none is known)."""
@@ -107,6 +126,34 @@ class FdoStats:
             made[kind] = mine
         return FdoStats(**made)
 
+    def write(self, path: str | Path) -> Path:
+        """Write ``.npz`` or ``.csv``; into a folder as the client of process 0 does, as NPZ. The file that was written.
+
+        CSV keeps no difference between one record and a row of counts: it reads back as the latter.
+        """
+        path = Path(path)
+        if path.is_dir():
+            path = path / f"fdo_stats_0_{time.time_ns()}.npz"
+        arrays = {
+            f"{stack}{suffix}": np.asarray(values, np.int64)
+            for kind, suffix in FDO_SUFFIXES.items()
+            for stack, values in getattr(self, kind).items()
+        }
+        if path.suffix == ".npz":
+            data = io.BytesIO()
+            np.savez(data, **arrays)  # type: ignore[arg-type]
+            write_whole(path, data.getvalue())
+        elif path.suffix == ".csv":
+            text = io.StringIO(newline="")
+            rows = csv.writer(text)
+            rows.writerow(["key", "values"])
+            for key, values in arrays.items():
+                rows.writerows([key, " ".join(map(str, row))] for row in np.atleast_2d(values))
+            write_whole(path, text.getvalue())
+        else:
+            raise UsageError("not a name for FDO statistics", where=str(path), how="end it in .npz or .csv")
+        return path
+
 
 def _largest(one: Longs, two: Longs, what: str) -> Longs:
     rows = np.atleast_2d(one), np.atleast_2d(two)
@@ -115,53 +162,6 @@ def _largest(one: Longs, two: Longs, what: str) -> Longs:
         raise UsageError(problem, where="FDO statistics", how="merge statistics of one topology")
     most: Longs = np.vstack(rows).max(axis=0)
     return most
-
-
-def fdo_stats(batches: Iterable[HostBatch]) -> FdoStats:
-    """One record per preprocessed batch, as the package's client records them.
-
-    >>> from tilewright.embed import Feature, Table, Topology, preprocess, stack
-    >>> model = stack([Feature("f", Table("t", vocab=8, width=8))], Topology(chips=1, sparsecores_per_chip=2))
-    >>> stats = fdo_stats(preprocess({"f": ids}, model) for ids in ([[0, 2], [4]], [[1], [1]]))
-    >>> stats.max_ids_per_partition["t"].tolist()
-    [[2, 0], [0, 1]]
-    """
-    records: dict[str, dict[str, list[Any]]] = {kind: {} for kind in FDO_SUFFIXES}
-    for batch in batches:
-        for name, stats in batch.stats.items():
-            counts = stats[0], stats[1], stats[2], [int(stats.dropped_ids.sum())]
-            for kind, value in zip(FDO_SUFFIXES, counts):
-                records[kind].setdefault(name, []).append(np.asarray(value, np.int64))
-    return FdoStats(**{kind: {name: np.vstack(rows) for name, rows in of.items()} for kind, of in records.items()})
-
-
-def write_fdo(path: str | Path, stats: FdoStats) -> Path:
-    """Write ``.npz`` or ``.csv``; into a folder as the client of process 0 does, as NPZ. The file that was written.
-
-    CSV keeps no difference between one record and a row of counts: it reads back as the latter.
-    """
-    path = Path(path)
-    if path.is_dir():
-        path = path / f"fdo_stats_0_{time.time_ns()}.npz"
-    arrays = {
-        f"{stack}{suffix}": np.asarray(values, np.int64)
-        for kind, suffix in FDO_SUFFIXES.items()
-        for stack, values in getattr(stats, kind).items()
-    }
-    if path.suffix == ".npz":
-        data = io.BytesIO()
-        np.savez(data, **arrays)  # type: ignore[arg-type]
-        write_whole(path, data.getvalue())
-    elif path.suffix == ".csv":
-        text = io.StringIO(newline="")
-        rows = csv.writer(text)
-        rows.writerow(["key", "values"])
-        for key, values in arrays.items():
-            rows.writerows([key, " ".join(map(str, row))] for row in np.atleast_2d(values))
-        write_whole(path, text.getvalue())
-    else:
-        raise UsageError("not a name for FDO statistics", where=str(path), how="end it in .npz or .csv")
-    return path
 
 
 def read_fdo(path: str | Path) -> FdoStats:
@@ -228,7 +228,6 @@ def _csv_arrays(path: Path) -> dict[str, Any]:
 # Sharding plans.
 
 MODULE = "embedding_bag_collection"
-_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -251,6 +250,14 @@ class TorchrecTable:
     compute_kernel: str
     ranks: tuple[int, ...]
     shards: tuple[TorchrecShard, ...]
+
+    @property
+    def rank_bytes(self) -> Counter[int]:
+        """rank -> bytes of its float32 rows."""
+        found = Counter[int]()
+        for shard in self.shards:
+            found[shard.rank] += 4 * shard.rows * shard.columns
+        return found
 
 
 def torchrec_plan(stacking: Stacking, device: str = "cuda", module: str = MODULE) -> dict[str, Any]:
@@ -322,12 +329,3 @@ def _shard(entry: Mapping[str, Any]) -> TorchrecShard:
     if min(counts) < 0:
         raise ValueError(f"a count below 0 in {counts}")
     return TorchrecShard(*counts)
-
-
-def rank_bytes(plan: Mapping[str, TorchrecTable]) -> dict[int, int]:
-    """rank -> bytes of float32 rows in a TorchRec plan; tables without shards are on every rank and not counted."""
-    found: dict[int, int] = {}
-    for table in plan.values():
-        for shard in table.shards:
-            found[shard.rank] = found.get(shard.rank, 0) + _BYTES * shard.rows * shard.columns
-    return dict(sorted(found.items()))

@@ -65,15 +65,11 @@ class StackWork:
         hbm = machine.memory("hbm") if machine is not None else None
         if machine is None or machine.sparse is None or hbm is None:
             return cls(4 * group.step_floats, entry)
-        widths, per_device = (group.padded_width, group.padded_width + group.slot_floats), _per_device(machine)
+        widths = group.padded_width, group.padded_width + group.slot_floats
+        per_device = machine.sparse.per_chip // machine.devices_per_chip
         none, one = (sum(gather_seconds(rows=n, width=w, dtype="f32", target=machine) for w in widths) for n in (0, 1))
         byte = per_device / (hbm.bytes_per_second * _constants(machine)["hbm_share"])
         return cls((one - none) * per_device, entry * byte, none, 2 * 4 * group.padded_width * byte)
-
-
-def _per_device(machine: Target) -> int:
-    """SparseCores that a device's programs run on."""
-    return machine.sparse.per_chip // machine.devices_per_chip if machine.sparse is not None else 1
 
 
 def _constants(machine: Target) -> TimeConstants:

@@ -311,14 +311,6 @@ def read_hot_rows(path: str | Path) -> dict[str, NDArray[np.int64]]:
     return LimitsFile(path).hot_rows()
 
 
-def read_rotation(path: str | Path, stacks: Iterable[str]) -> dict[str, int]:
-    """Stack -> the shards by which each next of its tables was turned when a file's limits were learnt; of ``stacks``.
-
-    {} where the file does not say: it is older.
-    """
-    return LimitsFile(path).rotation(stacks)
-
-
 def limits_of(entry: Any, where: str) -> Limits:
     """Limits of a file's entry, checked: whole numbers, and no more distinct ids than ids."""
     with placed_at(where):

@@ -15,7 +15,8 @@ from tilewright.embed.model.counters import Counters, HbmCounters, Seconds, Stac
 from tilewright.embed.model.knobs import SparseCoreConfig
 from tilewright.embed.model.stacking import Stacking
 from tilewright.embed.model.tables import Limits, limits_json
-from tilewright.embed.planning.columns import (
+from tilewright.embed.planning.confidence import Confidence
+from tilewright.embed.planning.types import (
     CURVE,
     DAYS,
     HEAP,
@@ -27,9 +28,6 @@ from tilewright.embed.planning.columns import (
     SAVINGS,
     STACKS,
     TABLES,
-)
-from tilewright.embed.planning.confidence import Confidence
-from tilewright.embed.planning.types import (
     CurvePoint,
     Feeding,
     Heap,

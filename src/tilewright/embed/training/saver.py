@@ -11,10 +11,9 @@ from typing import Any
 
 import jax
 
-from tilewright.embed.checkpoint.owner import from_first, release
+from tilewright.embed.checkpoint.folder import finished_steps, from_first, release, saved_steps, step_folder
 from tilewright.embed.checkpoint.restore import damage, restore, restore_extra, whole_step
 from tilewright.embed.checkpoint.save import Saving, own_folder, save
-from tilewright.embed.checkpoint.steps import finished_steps, saved_steps, step_folder
 from tilewright.embed.model.stacking import Stacking
 from tilewright.embed.model.tables import Limits
 from tilewright.embed.training.step import Carry, TrainStep

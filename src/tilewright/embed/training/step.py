@@ -13,8 +13,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tilewright.embed.device.batch import DeviceBatch
-from tilewright.embed.device.hot import HotState, lookup_hot, put_hot, take_hot, update_hot
-from tilewright.embed.device.state import EmbeddingState
+from tilewright.embed.device.state import EmbeddingState, HotState, lookup_hot, put_hot, take_hot, update_hot
 from tilewright.embed.device.step import lookup, step_batch, update
 from tilewright.embed.host.arrays import Longs
 from tilewright.embed.host.batch import HostBatch
@@ -112,25 +111,26 @@ class TrainStep:
         if not self.pipelined:
             now, value, done = self._differentiated(carry, waiting, around)
             return self._updated(now, done, around), value
-        now, value = replace(carry, looked_up=waiting, differentiated=None), jnp.asarray(np.nan, jnp.float32)
+        now, finished = self._advanced(carry, waiting, around)
+        return now, jnp.asarray(np.nan, jnp.float32) if finished is None else finished
+
+    def drain(self, carry: Carry, around: Around = _plainly) -> tuple[Carry, list[jax.Array]]:
+        """Finish the batches on their way, before an evaluation or a checkpoint; and the losses not yet returned."""
+        losses = []
+        while carry.looked_up is not None or carry.differentiated is not None:
+            carry, value = self._advanced(carry, None, around)
+            losses += [] if value is None else [value]
+        return carry, losses
+
+    def _advanced(self, carry: Carry, behind: Waiting | None, around: Around) -> tuple[Carry, jax.Array | None]:
+        """The batches on their way one phase further, ``behind`` them the next one; the loss of the first, if any."""
+        now, value = replace(carry, looked_up=behind, differentiated=None), None
         if carry.looked_up is not None:
             now, value, done = self._differentiated(now, carry.looked_up, around)
             now = replace(now, differentiated=done)
         if carry.differentiated is not None:
             now = self._updated(now, carry.differentiated, around)
         return now, value
-
-    def drain(self, carry: Carry, around: Around = _plainly) -> tuple[Carry, list[jax.Array]]:
-        """Finish the batches on their way, before an evaluation or a checkpoint; and the losses not yet returned."""
-        now, losses = replace(carry, looked_up=None, differentiated=None), []
-        behind = [waiting for waiting in (carry.differentiated,) if waiting is not None]
-        if carry.looked_up is not None:
-            now, value, done = self._differentiated(now, carry.looked_up, around)
-            losses.append(value)
-            behind.append(done)
-        for waiting in behind:
-            now = self._updated(now, waiting, around)
-        return now, losses
 
     def finish(self, carry: Carry) -> tuple[Any, EmbeddingState]:
         """Parameters and state after the last step; pipelined, the two batches on their way are finished first."""

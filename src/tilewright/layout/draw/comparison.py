@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
-from tilewright.errors import TilewrightError
 from tilewright.layout.draw import picture
 from tilewright.layout.draw.panels import (
     Array,
@@ -105,11 +103,8 @@ class Comparison:
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
         """What a notebook shows: both layouts side by side where they can be drawn, and the verdict."""
-        shown = {"text/plain": f"{self.a} to {self.b}: {self.verdict}; {self.costs}"}
-        with suppress(TilewrightError):  # no static addresses, or several elements in one place
-            small = picture.small_picture(lambda most: draw_comparison(self, "auto", most.cells // 2, fine=False))
-            shown["image/svg+xml"] = small
-        return shown
+        text = f"{self.a} to {self.b}: {self.verdict}; {self.costs}"
+        return picture.shown_in_notebook(text, lambda most: draw_comparison(self, "auto", most.cells // 2, fine=False))
 
     @property
     def costs(self) -> str:

@@ -60,22 +60,23 @@ def ruler_svg(layout: AddressMap, *, unit: str = "auto", colour: str = "auto") -
 
 def mimebundle(layout: AddressMap) -> dict[str, str]:
     """What a notebook shows: text always, the picture where there is one, of 60 KB at most for ordinary arrays."""
-    shown = {"text/plain": repr(layout)}
+
+    def draw(most: Bounds) -> Drawing:
+        return draw_picture(make_scene(layout, most=most), fine=False, widest=_NOTEBOOK_WIDE)
+
+    return shown_in_notebook(repr(layout), draw)
+
+
+def shown_in_notebook(text: str, draw: Callable[[Bounds], Drawing]) -> dict[str, str]:
+    """The text, and where there is a picture the largest that a notebook should hold: fewer cells where more would be
+    too many bytes."""
+    shown = {"text/plain": text}
     with suppress(TilewrightError):  # no static addresses, or several elements in one place
-        shown["image/svg+xml"] = small_picture(
-            lambda most: draw_picture(make_scene(layout, most=most), fine=False, widest=_NOTEBOOK_WIDE)
-        )
+        for cells in (MAX_CELLS, 1024, 384, 160, 96):
+            svg = shown["image/svg+xml"] = str(draw(Bounds(rows=32, columns=64, wide=64, cells=cells)).svg())
+            if len(svg) <= _NOTEBOOK_BYTES:
+                break
     return shown
-
-
-def small_picture(draw: Callable[[Bounds], Drawing]) -> str:
-    """The largest of some pictures that a notebook should hold: fewer cells where more would be too many bytes."""
-    svg = ""
-    for cells in (MAX_CELLS, 1024, 384, 160, 96):
-        svg = str(draw(Bounds(rows=32, columns=64, wide=64, cells=cells)).svg())
-        if len(svg) <= _NOTEBOOK_BYTES:
-            break
-    return svg
 
 
 def draw_picture(

@@ -21,7 +21,7 @@ from tilewright.layout.index.address_map import AddressMap
 from tilewright.layout.index.steps import Merge, NewDim, Pad, Permute, Rotate, Split, Step, replaced
 from tilewright.layout.index.types import TYPE_BITS, row_major_strides
 from tilewright.layout.move.calls import NO_GAPS, MovePlan
-from tilewright.layout.move.pack import buffer_spec
+from tilewright.layout.move.pack import buffer_spec, narrow, to_type
 from tilewright.layout.move.plan import pack_plan, relayout_plan, unpack_plan
 from tilewright.layout.text.notation import COMBINE, XLA_COMBINE, ArrayText
 
@@ -287,16 +287,12 @@ def _narrowed(layout: AddressMap, slots: Value) -> Value:
     import jax
     import jax.numpy as jnp
 
-    per_byte = _per_byte(layout)
+    _check_bits(layout)
     if layout.dtype[0] in "su" or layout.dtype == "pred":
         raw = slots.astype(jnp.int8).view(jnp.uint8) if layout.dtype[0] == "s" else slots.astype(jnp.uint8)
     else:
         raw = jax.lax.bitcast_convert_type(slots, jnp.uint4).astype(jnp.uint8)
-    raw = _padded(raw & ((1 << bits) - 1), 0, 0, -layout.num_slots % per_byte).reshape(-1, per_byte)
-    packed = raw[:, 0]
-    for k in range(1, per_byte):
-        packed = packed | (raw[:, k] << (bits * k))
-    return _padded(packed, 0, 0, layout.size_bytes - packed.shape[0])
+    return narrow(raw, bits, layout.size_bytes, jnp)
 
 
 def _widened(layout: AddressMap, buffer: Value) -> Value:
@@ -307,20 +303,17 @@ def _widened(layout: AddressMap, buffer: Value) -> Value:
     import jax
     import jax.numpy as jnp
 
-    per_byte = _per_byte(layout)
-    parts = [(buffer >> (bits * k)) & ((1 << bits) - 1) for k in range(per_byte)]
-    wide = jnp.stack(parts, axis=-1).reshape(-1)[: layout.num_slots]
-    if layout.dtype[0] == "s":
-        return ((wide << (8 - bits)).view(jnp.int8) >> (8 - bits)).astype(layout.numpy_dtype)
-    if layout.dtype[0] == "u" or layout.dtype == "pred":
-        return wide.astype(layout.numpy_dtype)
+    _check_bits(layout)
+    parts = [(buffer >> at) & ((1 << bits) - 1) for at in range(0, 8, bits)]
+    wide: Value = jnp.stack(parts, axis=-1).reshape(-1)[: layout.num_slots]
+    if layout.dtype[0] in "su" or layout.dtype == "pred":
+        return to_type(wide, layout.dtype, bits, layout.numpy_dtype)
     return jax.lax.bitcast_convert_type(wide.astype(jnp.uint4), layout.numpy_dtype)
 
 
-def _per_byte(layout: AddressMap) -> int:
+def _check_bits(layout: AddressMap) -> None:
     if 8 % layout.element_bits:
         raise UnsupportedError(f"{layout} packs {layout.element_bits} bits to an element, which jit does not do here")
-    return 8 // layout.element_bits
 
 
 _HOST = 5

@@ -16,7 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import combinations, product
-from typing import Any
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -268,7 +269,8 @@ class AddressMap:
     @property
     def data_bytes(self) -> int:
         """Bytes of the elements alone, all their copies."""
-        return -(-self.num_elements * self.replicas * min(self.element_bits, type_bits(self.dtype)) // 8)
+        copies: int = self.replicas
+        return -(-self.num_elements * copies * min(self.element_bits, type_bits(self.dtype)) // 8)
 
     @property
     def element_bits(self) -> int:
@@ -297,10 +299,30 @@ class AddressMap:
 
     # What only some kinds of layouts have; words and pictures ask for it.
 
-    @property
-    def replicas(self) -> int:
-        """How many places hold every element: of a mesh, devices that hold the same shard."""
-        return 1
+    replicas: ClassVar[Any] = 1
+    """How many places hold every element: of a mesh, devices that hold the same shard."""
+    outer_coordinates: ClassVar[Any] = 0
+    """How many coordinates in front of the tiles' say the device; 0 without a mesh."""
+    memory_space: ClassVar[Any] = 0
+    """The memory it lies in, n of S(n); 0 is the default one."""
+    metadata_prefix: ClassVar[Any] = 0
+    """Bytes in front of the data that offsets and sizes do not count."""
+    tiles: ClassVar[Any] = ()
+    """Tile levels, outermost first; only XLA's layouts have any."""
+    page_elements: ClassVar[Any] = 0
+    """Elements of one page, padding included; 0 without pages."""
+    level_names: ClassVar[Any] = ()
+    """What the levels are called that cut the array into blocks, outermost first: tiles, or pages and lines."""
+    coloured_dims: ClassVar[Any] = MappingProxyType({})
+    """Dims that pictures can colour by, each with its name; the first is what they show unless asked."""
+    folds: ClassVar[Any] = ()
+    """Steps at which pictures of a memory fold it or rule it, (name, slots), the longest first."""
+    first_npu: ClassVar[Any] = None
+    """The NPU of the first channel; None without NPUs."""
+    step_levels: ClassVar[Any] = None
+    """The tile level each step belongs to (0: before the tiles); None where the steps are not those of tiles."""
+    scrambles: ClassVar[Any] = False
+    """Whether offsets are no sum of coordinates and strides: CuTe's swizzles."""
 
     def where(self, *index: Any) -> list[tuple[int, ...]]:
         """All places that hold an element."""
@@ -309,11 +331,6 @@ class AddressMap:
     def first_copy(self, value: Any) -> Any:
         """The value on the first axis of the first place that holds what stands at this one."""
         return value
-
-    @property
-    def outer_coordinates(self) -> int:
-        """How many coordinates in front of the tiles' say the device; 0 without a mesh."""
-        return 0
 
     def part_names(self, at: int) -> tuple[str, str] | None:
         """What the quotient and the remainder of the cut at step ``at`` are; None for the usual words."""
@@ -324,60 +341,10 @@ class AddressMap:
         return arithmetic
 
     @property
-    def memory_space(self) -> int:
-        """The memory it lies in, n of S(n); 0 is the default one."""
-        return 0
-
-    @property
-    def metadata_prefix(self) -> int:
-        """Bytes in front of the data that offsets and sizes do not count."""
-        return 0
-
-    @property
-    def tiles(self) -> tuple[tuple[int, ...], ...]:
-        """Tile levels, outermost first; only XLA's layouts have any."""
-        return ()
-
-    @property
-    def page_elements(self) -> int:
-        """Elements of one page, padding included; 0 without pages."""
-        return 0
-
-    @property
     def line_elements(self) -> int:
         """Elements of one cache line of 64 bytes; 0 where such lines cut elements."""
         bits = self.element_bits
         return _LINE_BITS // bits if bits and _LINE_BITS % bits == 0 else 0
-
-    @property
-    def level_names(self) -> tuple[str, ...]:
-        """What the levels are called that cut the array into blocks, outermost first: tiles, or pages and lines."""
-        return ()
-
-    @property
-    def coloured_dims(self) -> Mapping[str, int]:
-        """Dims that pictures can colour by, each with its name; the first is what they show unless asked."""
-        return {}
-
-    @property
-    def folds(self) -> tuple[tuple[str, int], ...]:
-        """Steps at which pictures of a memory fold it or rule it, (name, slots), the longest first."""
-        return ()
-
-    @property
-    def first_npu(self) -> int | None:
-        """The NPU of the first channel; None without NPUs."""
-        return None
-
-    @property
-    def step_levels(self) -> tuple[int, ...] | None:
-        """The tile level each step belongs to (0: before the tiles); None where the steps are not those of tiles."""
-        return None
-
-    @property
-    def scrambles(self) -> bool:
-        """Whether offsets are no sum of coordinates and strides: CuTe's swizzles."""
-        return False
 
     def scrambled(self, value: Any) -> Any:
         """The value on the last axis that a sum of coordinates and strides comes to."""

@@ -51,11 +51,6 @@ def scale_digits(digits: tuple[Digit, ...], by: int) -> tuple[Digit, ...]:
     return digits if by == 1 else tuple([Digit(d[0], d[1] * by, d[2], d[3], d[4], d[5]) for d in digits])
 
 
-def scale_line(line: Line, by: int) -> Line:
-    """The line whose values are ``by`` times as large."""
-    return line if by == 1 else Line(line.base * by, scale_digits(line.digits, by))
-
-
 def _absorb_base(line: Line) -> Line:
     """A base on a single unit-weight top digit is a shift of that digit: (e div d) + s = (e + s*d) div d."""
     if line.base and len(line.digits) == 1:
@@ -187,8 +182,9 @@ class Merge:
         major, minor = lines[self.dim], lines[self.dim + 1]
         if major is None or minor is None:
             return replaced(lines, self.dim, 2, [None])
-        high = scale_line(major, sizes[self.dim + 1])
-        return replaced(lines, self.dim, 2, [Line(high.base + minor.base, (*minor.digits, *high.digits))])
+        by = sizes[self.dim + 1]
+        digits = (*minor.digits, *scale_digits(major.digits, by))
+        return replaced(lines, self.dim, 2, [Line(major.base * by + minor.base, digits)])
 
 
 @dataclass(frozen=True)

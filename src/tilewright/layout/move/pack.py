@@ -22,8 +22,9 @@ from tilewright.layout.move.plan import aligned_empty, pack_plan, run_filled, un
 Array = np.ndarray[Any, Any]
 
 
-def narrow(slots: Array, bits: int, length: int) -> Array:
-    """uint8[length]: the low ``bits`` bits of every slot (uint8), end to end.
+def narrow(slots: Array, bits: int, length: int, xp: Any = np) -> Array:
+    """uint8[length]: the low ``bits`` bits of every slot (uint8), end to end. ``xp``: numpy, or jax.numpy for bits that
+    divide a byte.
 
     >>> narrow(np.array([1, 2, 15, 4], np.uint8), 4, 2).tolist()
     [33, 79]
@@ -32,9 +33,8 @@ def narrow(slots: Array, bits: int, length: int) -> Array:
         unpacked = (slots[:, None] >> np.arange(bits, dtype=np.uint8)) & 1
         return np.packbits(unpacked.reshape(-1), bitorder="little")[:length]
     per_byte = 8 // bits
-    whole = np.zeros(length * per_byte, np.uint8) if len(slots) % per_byte else slots
-    whole[: len(slots)] = slots
     mask = np.uint8((1 << bits) - 1)
+    whole: Array = xp.pad(slots, (0, -len(slots) % per_byte)) if len(slots) % per_byte else slots
     columns = whole.reshape(length, per_byte)
     packed = columns[:, 0] & mask
     for k in range(1, per_byte):
@@ -62,7 +62,7 @@ def to_type(wide: Array, dtype: str, bits: int, numpy_type: np.dtype[Any]) -> Ar
         up = np.uint8(8 - bits)
         signed: Array = (wide << up).view(np.int8) >> up.astype(np.int8)
         return signed.astype(numpy_type)
-    return wide.astype(numpy_type) if dtype.startswith("u") else wide.view(numpy_type)
+    return wide.astype(numpy_type) if dtype[0] == "u" or dtype == "pred" else wide.view(numpy_type)
 
 
 _CHUNK = 1 << 20
