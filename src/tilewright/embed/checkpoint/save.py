@@ -54,7 +54,7 @@ _WRITES = 8
 """More than Orbax writes about a pytree beside its arrays."""
 _PATIENCE = 600
 """Seconds in which all processes come to a meeting."""
-_meetings = itertools.count()
+_saves = itertools.count()
 _HALF = ".orbax-checkpoint-tmp"
 _LEFTOVER = re.compile(rf"\d+{re.escape(_HALF)}.*")
 
@@ -137,7 +137,7 @@ def save(
             half = path / f"{step}{_HALF}-{own(path).name}"  # a name that no other writer has
             schema, run = schema_of(state, step, limits or {}), _run(path) if jax.process_index() == 0 else ""
             from_first(lambda: (half / TABLES).mkdir(parents=True))
-            writing = _StepSave(half, _sources(state, schema), schema, run)
+            writing = _StepSave(next(_saves), half, _sources(state, schema), schema, run)
             if extra is not None:
                 _orbax().save(half / EXTRA, args=ocp.args.StandardSave(extra))
             saving._thread = threading.Thread(target=_write, args=(saving, writing), name=f"saves step {step}")
@@ -262,8 +262,10 @@ class _Source:
 
 @dataclass(frozen=True)
 class _StepSave:
-    """A step on its way into the folder ``half``; ``extra`` is begun already."""
+    """A step on its way into the folder ``half``; ``extra`` is begun already. ``number`` counts the saves of a process:
+    all processes have the same, those that failed included."""
 
+    number: int
     half: Path
     sources: list[_Source]
     schema: Schema
@@ -292,18 +294,18 @@ def _write(saving: Saving, step: _StepSave) -> None:
         _write_tables(step.half / TABLES, step)
         if _checkpointer is not None:
             _checkpointer.wait_until_finished()
-        _meet()
+        _meet(f"{step.number} is written")
         if jax.process_index() == 0:
             _give_name(step, saving.folder / str(saving.step))
-        _meet()
+        _meet(f"{step.number} has its name")
     except Exception as error:
         _failed(saving, error)
 
 
-def _meet() -> None:
+def _meet(why: str) -> None:
     """Wait until every process is here, from a thread of each; no device is used."""
     barrier = ocp.multihost.get_barrier_sync_fn()
-    barrier(key=f"tilewright save {next(_meetings)}", timeout_ms=1000 * _PATIENCE)
+    barrier(key=f"tilewright save {why}", timeout_ms=1000 * _PATIENCE)
 
 
 def _write_tables(folder: Path, step: _StepSave) -> None:
