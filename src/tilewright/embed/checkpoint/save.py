@@ -54,7 +54,8 @@ _WRITES = 8
 """More than Orbax writes about a pytree beside its arrays."""
 _PATIENCE = 600
 """Seconds in which all processes come to a meeting."""
-_saves = itertools.count()
+_calls = itertools.count()
+"""Calls of :func:`save`, which all processes make alike; each names its own meetings."""
 _HALF = ".orbax-checkpoint-tmp"
 _LEFTOVER = re.compile(rf"\d+{re.escape(_HALF)}.*")
 
@@ -120,7 +121,7 @@ def save(
     [100]
     """
     global _last
-    path = Path(os.path.abspath(folder))
+    path, number = Path(os.path.abspath(folder)), next(_calls)
     step = count(step, "step", "save", least=0)
     if not isinstance(state, EmbeddingState):
         raise UsageError(f"{type(state).__name__} is not an embedding state", where="save")
@@ -137,7 +138,7 @@ def save(
             half = path / f"{step}{_HALF}-{own(path).name}"  # a name that no other writer has
             schema, run = schema_of(state, step, limits or {}), _run(path) if jax.process_index() == 0 else ""
             from_first(lambda: (half / TABLES).mkdir(parents=True))
-            writing = _StepSave(next(_saves), half, _sources(state, schema), schema, run)
+            writing = _StepSave(half, _sources(state, schema), schema, run, number)
             if extra is not None:
                 _orbax().save(half / EXTRA, args=ocp.args.StandardSave(extra))
             saving._thread = threading.Thread(target=_write, args=(saving, writing), name=f"saves step {step}")
@@ -262,14 +263,13 @@ class _Source:
 
 @dataclass(frozen=True)
 class _StepSave:
-    """A step on its way into the folder ``half``; ``extra`` is begun already. ``number`` counts the saves of a process:
-    all processes have the same, those that failed included."""
+    """A step on its way into the folder ``half``; ``extra`` is begun already."""
 
-    number: int
     half: Path
     sources: list[_Source]
     schema: Schema
     run: str
+    number: int
 
 
 def _sources(state: EmbeddingState, schema: Schema) -> list[_Source]:
@@ -302,10 +302,9 @@ def _write(saving: Saving, step: _StepSave) -> None:
         _failed(saving, error)
 
 
-def _meet(why: str) -> None:
+def _meet(name: str) -> None:
     """Wait until every process is here, from a thread of each; no device is used."""
-    barrier = ocp.multihost.get_barrier_sync_fn()
-    barrier(key=f"tilewright save {why}", timeout_ms=1000 * _PATIENCE)
+    ocp.multihost.get_barrier_sync_fn()(key=f"tilewright save {name}", timeout_ms=1000 * _PATIENCE)
 
 
 def _write_tables(folder: Path, step: _StepSave) -> None:

@@ -1,4 +1,4 @@
-"""The parts of a plan, of a log or of a pod, as frozen values; what planned stacks take; the columns that print them."""
+"""The parts of a plan, of a log or a pod, as frozen values; what planned stacks take; the columns of printed parts."""
 
 from __future__ import annotations
 
