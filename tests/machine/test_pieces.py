@@ -17,8 +17,8 @@ from tilewright.errors import CheckFailed, UsageError
 from tilewright.isa import MatrixUnitConfig
 from tilewright.machine import load_model, run
 from tilewright.machine.model import auc, load_data
-from tilewright.machine.report import _finite
 from tilewright.machine.stages import Product, compare, find_products, run_product
+from tilewright.render.formats import finite
 
 EXAMPLE = ROOT / "examples" / "dlrm.py"
 
@@ -120,7 +120,7 @@ def test_values_that_are_no_numbers_are_compared_and_written():
     with pytest.raises(CheckFailed):
         compare(overflow, lambda x: {**overflow(x), "a": x}, [(x,)])
     inf, nan = float("inf"), float("nan")
-    assert _finite({"a": [1.0, nan], "b": (inf, 2), "c": {"d": -inf}}) == {
+    assert finite({"a": [1.0, nan], "b": (inf, 2), "c": {"d": -inf}}) == {
         "a": [1.0, None],
         "b": [None, 2],
         "c": {"d": None},

@@ -22,7 +22,7 @@ from tilewright.errors import UnsupportedError
 from tilewright.hlo import from_jax
 from tilewright.isa import MatrixUnitConfig
 from tilewright.machine import Model, run
-from tilewright.machine.model import Subject, argument_text, is_recommender, load_subject
+from tilewright.machine.model import Subject, is_recommender, load_subject
 from tilewright.machine.npu import misplaced, moved_bytes, overlapping, planned_layers
 from tilewright.machine.operands import layers_of
 from tilewright.machine.tpu import study_on_tpu
@@ -127,7 +127,7 @@ def test_sources(model, tmp_path):
     assert not is_recommender(model)
     assert not is_recommender(f"{model}:step")
     subject = load_subject(model)
-    assert argument_text(subject.example[0][1]) == "f32[16,32]"
+    assert subject.example[0][1].shape == (16, 32)
     batches = [(runs, program.entry.operations[2].shape) for _, runs, program in subject.batches()]
     assert batches == [(1 << k, f"f32[{16 >> k},32]") for k in range(1, 5)]
     ((what, runs, narrow),) = subject.types()

@@ -21,6 +21,7 @@ from tilewright.errors import UsageError
 from tilewright.files import scratch_folder
 from tilewright.machine.model import Model, check_model, load_model
 from tilewright.machine.stages import Judgement, judged
+from tilewright.render.formats import finite
 from tilewright.trace import Recorder
 
 AXIS = "chips"
@@ -136,7 +137,7 @@ class Fitted:
             "pipelined": job.pipelined,
             "resumed_from": self.first if job.resume else None,
             "steps": self.first + len(done.losses),
-            "losses": [loss if np.isfinite(loss) else None for loss in done.losses],
+            "losses": finite(done.losses),
             "seconds": done.seconds,
             "examples_per_second": self.examples_per_second,
             "host_seconds": done.preparing,
@@ -419,10 +420,7 @@ class Quantised:
     after: Judgement
 
     def to_json(self) -> dict[str, Any]:
-        judged = {
-            name: {key: value if np.isfinite(value) else None for key, value in vars(judgement).items()}
-            for name, judgement in (("before", self.before), ("after", self.after))
-        }
+        judged = {"before": finite(vars(self.before)), "after": finite(vars(self.after))}
         made = self.exported.to_json() | {"path": self.job.out}
         return {"kind": "quantised_tables", "model": str(self.job.model), "rows": self.rows, **judged, "export": made}
 

@@ -32,7 +32,6 @@ import numpy as np
 from tilewright import embed
 from tilewright.errors import TilewrightError, UsageError
 from tilewright.hlo import Program, from_python, load, names_python, sample_arrays
-from tilewright.layout.index.types import dtype_name
 from tilewright.machine.results import Change
 
 EXPECTED = ("features", "init", "loss", "optimizer")
@@ -316,35 +315,10 @@ def load_subject(source: str | Path | Program, arguments: tuple[str, ...] = ()) 
     signature = program.signature
 
     def retrace(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Program:
-        named = [f"{name}={argument_text(value)}" for name, value in kwargs.items()]
-        return from_python(text, [*map(argument_text, args), *named])
+        return from_python(text, example=(args, kwargs))
 
     name = Path(text.partition(":")[0]).stem
     return Subject(name, program, None if signature is None else signature.example, retrace, text)
-
-
-def argument_text(value: Any) -> str:
-    """An argument as the command line has it: ``{"w": f32[4,4]}``.
-
-    >>> argument_text(({"w": np.zeros((4, 4), np.float32)}, 3))
-    '({"w": f32[4,4]}, 3)'
-    """
-    if isinstance(value, dict):
-        return "{" + ", ".join(f'"{key}": {argument_text(item)}' for key, item in value.items()) + "}"
-    if type(value) in (list, tuple):
-        opened, closed = "[]" if isinstance(value, list) else "()"
-        return opened + ", ".join(map(argument_text, value)) + closed
-    if hasattr(value, "shape") and hasattr(value, "dtype"):
-        if jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key):
-            return "key"
-        return f"{dtype_name(np.dtype(value.dtype))}[{','.join(map(str, value.shape))}]"
-    if value is None or isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        return f'"{value}"'
-    if isinstance(value, int | float):
-        return repr(value)
-    raise TypeError(f"{type(value).__name__} has no text")
 
 
 def batch_of(example: Arguments) -> int:

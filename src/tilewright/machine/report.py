@@ -19,6 +19,7 @@ from tilewright.machine.model import RunData
 from tilewright.machine.results import Memory, Sparse, Studied
 from tilewright.machine.stages import Judgement, LeftOut, MatrixRun, Movement, Proof
 from tilewright.render import Card, Column, Html, Page, Step, bytes_text, cards, count_text, seconds_text
+from tilewright.render.formats import finite
 from tilewright.render.page import Tone, paragraph, side_by_side
 from tilewright.render.tables import glance, glance_table
 from tilewright.trace import Recorder, perfetto_bytes
@@ -59,7 +60,7 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values with a ``schema_version``; what is not finite (a loss that diverged) becomes None."""
-        plain: dict[str, Any] = _finite(self._plain())
+        plain: dict[str, Any] = finite(self._plain())
         return plain
 
     def to_page(self) -> Page:
@@ -86,15 +87,6 @@ class Report:
             for name, data in files.items():
                 write_whole(out / name, data)
         return tuple(out / name for name in files)
-
-
-def _finite(value: Any) -> Any:
-    """The same plain value with None for every number that JSON cannot write."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _tone(good: bool) -> Tone:

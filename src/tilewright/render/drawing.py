@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tilewright.render.formats import Kind, format_value
+from tilewright.render.formats import Kind, count_text, format_value
 from tilewright.render.markup import Html, element, join, number, shared_asset
 
 Anchor = Literal["start", "middle", "end"]
@@ -318,3 +318,49 @@ def log_ticks(low: float, high: float) -> list[float]:
         step = 10.0 ** math.floor(math.log10(high - low))
         every = [n * step for n in range(math.floor(low / step) + 1, math.floor(low / step) + 21) if n * step <= high]
     return every if len(every) < 13 else [tick for tick in every if f"{tick:e}".startswith("1")]
+
+
+class LogPlane(Drawing):
+    """A drawing of two logarithmic axes with a line at each of :func:`log_ticks`; ``xs``, ``ys``: what they must hold.
+
+    >>> plane = LogPlane("Roofline", [1, 100], [1, 1000], ("flops a byte", "flops a second"))
+    >>> plane.x(1) < plane.x(10) < plane.x(100), plane.y(1) > plane.y(1000)
+    (True, True)
+    """
+
+    def __init__(
+        self, title: str, xs: Sequence[float], ys: Sequence[float], labels: tuple[str, str], width: float = 860
+    ) -> None:
+        super().__init__(width, 346, title=title)
+        self.left, self.top, self.right, self.low = 74, 30, width - 24, 300
+        self.x_ends, self.y_ends = _log_ends(xs), _log_ends(ys)
+        for tick in log_ticks(*(10**end for end in self.x_ends)):
+            self.line(self.x(tick), self.top, self.x(tick), self.low, "grid")
+            self.text(self.x(tick), self.low + 18, count_text(tick, compact=True), "soft", anchor="middle")
+        for tick in log_ticks(*(10**end for end in self.y_ends)):
+            self.line(self.left, self.y(tick), self.right, self.y(tick), "grid")
+            self.text(self.left - 8, self.y(tick) + 4, count_text(tick, compact=True), "soft", anchor="end")
+        self.line(self.left, self.low, self.right, self.low, "axis")
+        self.line(self.left, self.top, self.left, self.low, "axis")
+        self.text(self.left, 16, labels[1], "soft")
+        self.text((self.left + self.right) / 2, 341, labels[0], "soft", anchor="middle")
+
+    def x(self, value: float) -> float:
+        """The horizontal place of a value, in pixels."""
+        low, high = self.x_ends
+        return self.left + (math.log10(value) - low) / (high - low) * (self.right - self.left)
+
+    def y(self, value: float) -> float:
+        """The vertical place of a value, in pixels."""
+        low, high = self.y_ends
+        return self.low - (math.log10(value) - low) / (high - low) * (self.low - self.top)
+
+    def figure(self) -> Html:
+        """The drawing under its title."""
+        return element("figure", element("figcaption", self._title), self.svg())
+
+
+def _log_ends(values: Sequence[float]) -> tuple[float, float]:
+    low, high = math.log10(min(values)), math.log10(max(values))
+    room = max(0.06, 0.08 * (high - low))
+    return low - room, high + room

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from typing import Literal
+from typing import Any, Literal
 
 Kind = Literal["text", "code", "count", "bytes", "seconds", "ratio", "percent", "number"]
 
@@ -40,6 +40,21 @@ def place_text(source: str) -> str:
         return f"{path[installed.end() :]}{colon}{line}"
     below = os.path.relpath(path) if os.path.isabs(path) else path
     return source if below.startswith("..") else f"{below}{colon}{line}"
+
+
+def finite(value: Any) -> Any:
+    """The same plain value with None for every number that JSON cannot write; an array as nested lists.
+
+    >>> finite({"losses": (0.5, float("nan"))})
+    {'losses': [0.5, None]}
+    """
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    if hasattr(value, "tolist"):  # also of types that only numpy knows, such as bfloat16
+        return value.tolist() if value.dtype.kind in "biu" else finite(value.astype("float64").tolist())
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _three_digits(value: float) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import zipfile
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from typer import Argument
 
@@ -15,10 +15,8 @@ from tilewright.cli.programs.program import ArgOption, load_program
 from tilewright.cli.streams import Json, npy_bytes, progress, read_text
 from tilewright.errors import UsageError
 from tilewright.render.delivery import Answer, Line, Output, deliver, remark, show, write_file
+from tilewright.render.formats import finite
 from tilewright.render.tables import Table
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 def asm(
@@ -110,7 +108,7 @@ def _run_answer(runs: Sequence[isa.RunResult], shown: Sequence[str]) -> Answer:
         value |= {"traffic": last.traffic.together(run.traffic for run in runs).to_dict()}
         keys = ("pc", "kind", "column", "register", "pe")
         value |= {"errors": [{key: getattr(e, key) for key in keys} for run in runs for e in run.errors]}
-        tensors = {name: _json_values(last.tensor(name)) for name in shown}
+        tensors = {name: finite(last.tensor(name)) for name in shown}
         return value | {"tensors": tensors, "pes": machine.pes_value(runs) if len(runs) > 1 else []}
 
     def lines() -> Iterator[Line]:
@@ -124,17 +122,6 @@ def _run_answer(runs: Sequence[isa.RunResult], shown: Sequence[str]) -> Answer:
         yield from machine.moved_lines(moved, energy_pj, utilisation)
 
     return Answer(to_json, lines)
-
-
-def _json_values(array: np.ndarray[Any, Any]) -> Any:
-    """Nested lists of numbers; None for what JSON has no number for."""
-    import numpy as np
-
-    if array.dtype.kind in "iu":
-        return array.tolist()
-    plain = array.astype(np.float64).astype(object)
-    plain[~np.isfinite(array.astype(np.float64))] = None
-    return plain.tolist()
 
 
 def reference() -> None:

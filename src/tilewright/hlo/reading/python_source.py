@@ -69,6 +69,10 @@ _BLANK = re.compile(r"\s*")
 _DEEPEST = 50
 
 
+Example = tuple[tuple[Any, ...], dict[str, Any]]
+"""Positional and keyword arguments of a function."""
+
+
 def example_arguments(texts: Sequence[str]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Texts of arguments -> positional arguments and keyword arguments for a JAX function.
 
@@ -193,7 +197,12 @@ def names_python(source: str) -> bool:
     return _FILE.fullmatch(source) is not None or (_MODULE.fullmatch(source) is not None and not Path(source).exists())
 
 
-def from_python(source: str, arguments: Sequence[str] = (), mesh: Mapping[str, int] | None = None) -> Program:
+def from_python(
+    source: str,
+    arguments: Sequence[str] = (),
+    mesh: Mapping[str, int] | None = None,
+    example: Example | None = None,
+) -> Program:
     """The StableHLO program of a function in a Python file (``model.py:step``) or module (``package.module:step``).
 
     ``arguments`` are texts such as ``f32[8,128]`` (see ``--arg``). Without any, the module says what its functions are
@@ -201,9 +210,10 @@ def from_python(source: str, arguments: Sequence[str] = (), mesh: Mapping[str, i
     arguments, a dict of keyword arguments, or a function that returns one of the two. Without a name, the first
     function in ``EXAMPLES`` is taken, or the only one there is. The module is imported and so runs, with its folder on
     the path; the function is traced, not run. What fails in it is one UsageError that names the user's line. ``mesh``:
-    sizes by name of the axes that its ``with_sharding_constraint(x, P("data"))`` are about.
+    sizes by name of the axes that its ``with_sharding_constraint(x, P("data"))`` are about. ``example``: positional and
+    keyword arguments themselves, instead of all that.
     """
-    function, args, kwargs = python_call(source, arguments)
+    function, args, kwargs = python_call(source, arguments, example)
     match = _FILE.fullmatch(source) or _MODULE.fullmatch(source)
     tracing = f"tracing {getattr(function, '__name__', source)}"
     with _users_faults(match[1] if match else source, tracing), _over(mesh):
@@ -224,7 +234,7 @@ def _over(mesh: Mapping[str, int] | None) -> AbstractContextManager[Any]:
 
 
 def python_call(
-    source: str, arguments: Sequence[str] = ()
+    source: str, arguments: Sequence[str] = (), example: Example | None = None
 ) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
     """The function that ``source`` names, and the arguments that :func:`from_python` traces it with."""
     match = _FILE.fullmatch(source) or _MODULE.fullmatch(source)
@@ -236,7 +246,8 @@ def python_call(
     name = match[2] or _only_function(module, where)
     function = _member(module, name, where)
     with _users_faults(where, f"making the arguments of {name}"):
-        args, kwargs = example_arguments(arguments) if arguments else _examples(module, name, function, where)
+        given = example or (example_arguments(arguments) if arguments else None)
+        args, kwargs = given or _examples(module, name, function, where)
     return function, args, kwargs
 
 

@@ -281,18 +281,8 @@ def _with_floats(pe: Pe, roles: Roles, sums: Array, x: Array, y: Array, there: A
     return np.where(np.isnan(total), np.int32(NAN), total.view(np.int32))
 
 
-_Sum = tuple[Any, Array]
-"""Sums so far, and the columns that have one: what is added first stays as it is (0 + -0 is 0)."""
-
-
-def _with(before: _Sum, new: Any, there: Array) -> _Sum:
-    old, has = before
-    if not has.any():
-        return new, there
-    both = old + new
-    if has.all() and there.all():
-        return both, has
-    return np.where(has & there, both, np.where(there, new, old)), has | there
+_NOTHING = np.float32(-0.0)
+"""What a sum begins with, so that what is added first stays as it is: 0 + -0 is 0, and -0 + x is x."""
 
 
 def _in_chunks(sums: Array, x: Array, y: Array, there: Array, chunk: int, fused: bool = False) -> Array:
@@ -300,24 +290,22 @@ def _in_chunks(sums: Array, x: Array, y: Array, there: Array, chunk: int, fused:
 
     ``fused``: every product is added to its thread's sum with one rounding for both [119].
     """
-    dot: _Sum = 0, np.zeros(y.shape[1], bool)
+    dot = np.full(sums.shape, _NOTHING)
     for begin in range(0, len(y), chunk):
-        own, has = np.zeros(sums.shape, np.float32), np.zeros(y.shape[1], bool)
+        own = np.full(sums.shape, _NOTHING)
         for u in range(begin, min(begin + chunk, len(y))):
-            product = x[:, u, None] * y[u]
-            more = fused_multiply_add(x[:, u, None], y[u], own) if fused else own + product
-            own, has = np.where(there[u], np.where(has, more, product), own), has | there[u]
-        dot = _with(dot, own, has)
-    return np.asarray(np.where(dot[1], sums + dot[0], sums))
+            more = fused_multiply_add(x[:, u, None], y[u], own) if fused else own + x[:, u, None] * y[u]
+            own = np.where(there[u], more, own)
+        dot = dot + own
+    return np.asarray(sums + dot)
 
 
 def _at_once(sums: Array, x: Array, y: Array, there: Array, chunk: int) -> Array:
     """One float64 sum per instruction."""
-    total: _Sum = 0, np.zeros(y.shape[1], bool)
-    left, right = x.astype(np.float64), y.astype(np.float64)
+    left, right, total = x.astype(np.float64), y.astype(np.float64), np.full(sums.shape, np.float64(_NOTHING))
     for u in range(len(y)):
-        total = _with(total, left[:, u, None] * right[u], there[u])
-    return np.asarray(np.where(total[1], (sums.astype(np.float64) + total[0]).astype(np.float32), sums))
+        total = total + np.where(there[u], left[:, u, None] * right[u], _NOTHING)
+    return np.asarray((sums.astype(np.float64) + total).astype(np.float32))
 
 
 def _fused(sums: Array, x: Array, y: Array, there: Array, chunk: int) -> Array:

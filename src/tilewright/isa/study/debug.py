@@ -22,6 +22,7 @@ from tilewright.isa.language.instructions import ELEMENT_TYPES
 from tilewright.isa.language.program import MachineProgram
 from tilewright.isa.study.explain import InstructionExplanation, explain
 from tilewright.layout import paged
+from tilewright.render.formats import finite
 
 # What ``print`` shows of a processing element: registers, tensors, tokens, pages, caches, accounts.
 
@@ -91,7 +92,7 @@ def _register(pe: Pe, text: str, match: re.Match[str]) -> Answer:
         values = values[_threads(first, colon, end, threads)]
     shown = values[:_MOST_THREADS] if first is None else values
     rest = f" ... ({kind}{number}[0:{threads}] shows all)" if len(shown) < len(values) else ""
-    value = _plain(_formed(values, form))
+    value = finite(_formed(values, form))
     one = kind == "ur" or (first is not None and colon is None)
     return Answer(f"{text} = {' '.join(_words(shown, form))}{rest}", value[0] if one else value)
 
@@ -122,16 +123,6 @@ def _words(values: np.ndarray[Any, Any], form: str | None) -> list[str]:
     return [",".join(pattern.format(v) for v in row) for row in rows]
 
 
-def _plain(values: np.ndarray[Any, Any]) -> Any:
-    """Numbers for JSON, None for NaN and infinities."""
-    if values.dtype.kind in "biu":
-        return values.tolist()
-    wide = np.asarray(values.astype(np.float64))
-    plain = wide.astype(object)
-    plain[~np.isfinite(wide)] = None
-    return plain.tolist()
-
-
 def _tensor(pe: Pe, text: str, name: str, place: str | None) -> Answer:
     values = pe.chip.storages[name].values(pe.chip.store)
     how = f"{name} is {list(values.shape)}; print {name}[0, 2:4] is a part of it"
@@ -140,7 +131,7 @@ def _tensor(pe: Pe, text: str, name: str, place: str | None) -> Answer:
         part = np.asarray(values[index])
     except (IndexError, ValueError) as error:
         raise UsageError(f"{shortened(text)}: {error}", how=how) from None
-    return Answer(f"{text} =\n{part}" if part.ndim else f"{text} = {part}", _plain(part))
+    return Answer(f"{text} =\n{part}" if part.ndim else f"{text} = {part}", finite(part))
 
 
 def _index(part: str, how: str) -> int | slice:

@@ -17,9 +17,9 @@ from tilewright.errors import UsageError
 from tilewright.isa.language.config import MatrixUnitConfig, checked_config
 from tilewright.isa.language.errors import whole
 from tilewright.isa.study.choices import ConvProblem, Problem, problem_of
-from tilewright.isa.study.roofline import LogPlane
 from tilewright.isa.study.tune import Tuned, Tuning, autotune, element_bytes, search
 from tilewright.render import Card, Column, Html, Page, Step, cards, steps, table
+from tilewright.render.drawing import LogPlane
 from tilewright.render.page import paragraph
 
 _MOST_MACHINES = 200
@@ -448,7 +448,7 @@ def _front(found: Exploration) -> Html:
     for point in sorted(found.built, key=lambda point: point in front):
         size, style = (5, "dot s0") if point in front else (3, "dot s3")
         tip = f"{point.name}: {_costs(point)}"
-        plane.drawing.circle(plane.x(point.cycles), plane.y(point.energy_pj / 1e6), size, style, tip=tip)
+        plane.circle(plane.x(point.cycles), plane.y(point.energy_pj / 1e6), size, style, tip=tip)
     return plane.figure()
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from tilewright.errors import UnsupportedError
 from tilewright.isa.execute.operands import ends_of
 from tilewright.isa.execute.vector import IDENTITIES
-from tilewright.isa.vector.spec import COMPARISONS, Op, Value, VectorSpec, is_float, machine_type, size_of
+from tilewright.isa.vector.spec import COMPARISONS, Op, Output, Value, VectorSpec, is_float, machine_type, size_of
 
 _ROUND = {"bf16": ml_dtypes.bfloat16, "f16": np.float16, "f8e4m3fn": ml_dtypes.float8_e4m3fn}
 _ROUND |= {"f8e5m2": ml_dtypes.float8_e5m2}
@@ -122,31 +122,35 @@ class Emitter:
         """The registers of a value, or the text of a constant."""
         return literal(value[1], value[2]) if isinstance(value, tuple) else self.values[value]
 
+    def line(self, name: str, out: Reg, *operands: Reg | str) -> Reg:
+        """One instruction into ``out``, which it returns; only the last operand may be one register for a run."""
+        last = operands[-1]
+        one = ".y1" if isinstance(last, Reg) and last.one and not out.one else ""
+        texts = ", ".join("r{}" if isinstance(o, Reg) else o for o in operands)
+        self.append(f"{name}{one} r{{}}, {texts}, #", out, *(o for o in operands if isinstance(o, Reg)))
+        return out
+
     def binary(self, name: str, x: Reg | str, y: Reg | str, into: Reg | None = None) -> Reg:
         """X op Y, by an instruction such as ``vf.add``, in registers that the caller releases.
 
         Only Y may be one register of a run's operation: an X is swapped with it, or made a run.
         """
         out = into or self.allocate_for(x, y)
-        spread = None
-        if isinstance(x, Reg) and x.one and not out.one:
-            if name.partition(".")[2] in _COMMUTATIVE:
-                x, y = y, x
-            if isinstance(x, Reg) and x.one:
-                x = spread = self.broadcast(x)
-        one = ".y1" if isinstance(y, Reg) and y.one and not out.one else ""
-        texts = [("r{}" if isinstance(o, Reg) else o) for o in (x, y)]
-        regs = [o for o in (x, y) if isinstance(o, Reg)]
-        self.append(f"{name}{one} r{{}}, {texts[0]}, {texts[1]}, #", out, *regs)
-        if spread is not None:
-            self.release(spread)
+        if isinstance(x, Reg) and x.one and not out.one and name.partition(".")[2] in _COMMUTATIVE:
+            x, y = y, x
+        return self._of_runs(name, out, (x,), y)
+
+    def _of_runs(self, name: str, out: Reg, first: tuple[Reg | str, ...], last: Reg | str) -> Reg:
+        """One instruction, where operands before the last are made runs if they must."""
+        single = [o for o in first if isinstance(o, Reg) and o.one and not out.one]
+        runs = {o: self.broadcast(o) for o in single}
+        self.line(name, out, *(runs.get(o, o) if isinstance(o, Reg) else o for o in first), last)
+        self.release(*runs.values())
         return out
 
     def broadcast(self, x: Reg) -> Reg:
         """A run of registers, each with the value of a single one."""
-        run = self.allocate(one=False)
-        self.append("vi.or.y1 r{}, 0, r{}, #", run, x)
-        return run
+        return self.line("vi.or", self.allocate(one=False), "0", x)
 
     # Temporary results: everything below returns registers that the caller drops.
 
@@ -161,40 +165,24 @@ class Emitter:
         return next((r for r in regs if r.one == one and r.uses == 1), None)
 
     def function(self, op: str, x: Reg, into: Reg | None = None) -> Reg:
-        out = into or self.allocate(x.one)
-        self.append(f"vfun.{op} r{{}}, r{{}}, #", out, x)
-        return out
+        return self.line(f"vfun.{op}", into or self.allocate(x.one), x)
 
     def choose(self, mask: Reg, x: Reg | str, y: Reg | str, into: Reg | None = None) -> Reg:
         """x where the mask is not 0, else y."""
-        out = into or self.allocate_for(mask, x, y)
-        spread = [self.broadcast(o) for o in (mask, x) if isinstance(o, Reg) and o.one and not out.one]
-        if isinstance(mask, Reg) and mask.one and not out.one:
-            mask = spread[0]
-        if isinstance(x, Reg) and x.one and not out.one:
-            x = spread[-1]
-        one = ".y1" if isinstance(y, Reg) and y.one and not out.one else ""
-        texts = [("r{}" if isinstance(o, Reg) else o) for o in (x, y)]
-        regs = [o for o in (x, y) if isinstance(o, Reg)]
-        self.append(f"vsel{one} r{{}}, r{{}}, {texts[0]}, {texts[1]}, #", out, mask, *regs)
-        self.release(*spread)
-        return out
+        return self._of_runs("vsel", into or self.allocate_for(mask, x, y), (mask, x), y)
 
     def convert(self, to: str, of: str, x: Reg, into: Reg | None = None, how: str = "") -> Reg:
         """Convert packed elements ``of`` one type ``to`` another."""
-        out = into or self.allocate(x.one)
-        self.append(f"vcvt.to_{machine_type(to)}.from_{machine_type(of)}{how} r{{}}, r{{}}, #", out, x)
-        return out
+        name = f"vcvt.to_{machine_type(to)}.from_{machine_type(of)}{how}"
+        return self.line(name, into or self.allocate(x.one), x)
 
     def in_register(self, x: Reg | str, one: bool = True) -> Reg:
         """A value in registers, a constant too; the caller releases it."""
         if isinstance(x, Reg):
             x.uses += 1
             return x
-        out = self.allocate(one)
         word = str((int(x[2:], 16) + 2**31) % 2**32 - 2**31) if x.startswith("0f") else x
-        self.append(f"vi.or r{{}}, {word}, 0, #", out)
-        return out
+        return self.line("vi.or", self.allocate(one), word, "0")
 
     # Element types.
 
@@ -208,6 +196,18 @@ class Emitter:
         """Elements of a narrow type, packed as they are stored: rounded, or modulo."""
         floats = is_float(dtype)
         return self.convert(dtype, "f32" if floats else "s32", reg, into, "" if floats else ".wrap")
+
+    def packed(self, out: Output) -> Reg:
+        """What is stored of a value that is asked for; the caller releases it where it is not the value's own."""
+        value = source = self.values[out.value]
+        if source.one and out.form == "full":
+            source = self.broadcast(value)
+        if size_of(out.dtype) < 4 and not value.packed:
+            made = self.pack(source, out.dtype)
+            if source is not value:
+                self.release(source)
+            return made
+        return source
 
     def unpack(self, reg: Reg, dtype: str, into: Reg) -> None:
         """Packed elements, as they come from memory, one to a register."""
@@ -225,6 +225,16 @@ def uses_of(spec: VectorSpec) -> dict[int, int]:
                 if isinstance(operand, int):
                     uses[operand] = uses.get(operand, 0) + 1
     return uses
+
+
+def stored_as_it_is(spec: VectorSpec, uses: dict[int, int]) -> frozenset[int]:
+    """The values of narrow types that are of no other use than to be stored as they are."""
+    return frozenset(
+        out.value
+        for out in spec.outputs
+        if out.dtype == spec.dtype(out.value) and size_of(out.dtype) < 4 and uses[out.value] == 1
+        if (out.form == "row") == (spec.forms[out.value] in ("row", "one"))
+    )
 
 
 # Rounding, clamping and scaling on the way to narrow integers are one instruction, or two.

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from tilewright.errors import UnsupportedError, UsageError
-from tilewright.isa.vector.emit import Emitter, Layout, Reg, emit, uses_of
+from tilewright.isa.vector.emit import Emitter, Layout, Reg, emit, stored_as_it_is, uses_of
 from tilewright.isa.vector.spec import VectorSpec, size_of
 
 COLUMN, LONGEST = 300, 64
@@ -58,8 +58,7 @@ def _body(spec: VectorSpec, broadcasts: bool, stride: str) -> Emitter:
     e, (out,) = Emitter(spec, count=_SIZE), spec.outputs
     e.slots[False] = 1
     e.values[0] = Reg(0, False, uses.get(0, 0) + 1)
-    stored = out.dtype == spec.dtype(out.value) and size_of(out.dtype) < 4 and uses[out.value] == 1
-    e.stored = frozenset([out.value] * (stored and spec.forms[out.value] in ("full", "col")))
+    e.stored = stored_as_it_is(spec, uses)
     words = {1: _BYTES, 2: _HALVES, 4: _SIZE}
     for number, each in enumerate(spec.inputs[1:], 1):
         if number not in uses:
@@ -78,12 +77,8 @@ def _body(spec: VectorSpec, broadcasts: bool, stride: str) -> Emitter:
             e.unpack(reg, each.dtype, reg)
     for number in range(len(spec.body)):
         emit(e, number, uses)
-    value = e.values[out.value]
-    source = e.broadcast(value) if value.one else value
-    if size_of(out.dtype) < 4 and not source.packed:
-        source = e.pack(source, out.dtype)
     count = {1: "r{bytes}", 2: "r{halves}", 4: "r{mine}"}[size_of(out.dtype)]
-    e.lines.append((f"@p1, st{stride} r{{}}, ur5:rf298:0x{{at:02x}}, {count}", (source,)))
+    e.lines.append((f"@p1, st{stride} r{{}}, ur5:rf298:0x{{at:02x}}, {count}", (e.packed(out),)))
     return e
 
 

@@ -24,7 +24,7 @@ from tilewright.isa.language.config import MatrixUnitConfig, checked_config
 from tilewright.isa.language.errors import array_of
 from tilewright.isa.language.program import MachineProgram
 from tilewright.isa.multiply.matmul import KernelResult, Windows, result_from, run_on_elements
-from tilewright.isa.vector.emit import Emitter, Layout, Reg, emit, uses_of
+from tilewright.isa.vector.emit import Emitter, Layout, Reg, emit, stored_as_it_is, uses_of
 from tilewright.isa.vector.spec import (
     FLOATS,
     Input,
@@ -113,7 +113,7 @@ def _body(spec: VectorSpec, group: int, masked: bool) -> Emitter:
     """Loads, operations and stores of one block; loads and stores as templates with the names of places."""
     e, uses = Emitter(spec, group), uses_of(spec)
     count = len(spec.inputs)
-    e.stored = frozenset(out.value for out in spec.outputs if _as_it_is(spec, out, uses))
+    e.stored = stored_as_it_is(spec, uses)
     e.row_number, e.first_column = Reg(-1, True, inf), Reg(-2, True, inf)
     for number, each in enumerate(spec.inputs):  # what stays
         if number in uses and each.form in ("col", "one"):
@@ -140,12 +140,6 @@ def _body(spec: VectorSpec, group: int, masked: bool) -> Emitter:
     return e
 
 
-def _as_it_is(spec: VectorSpec, out: Output, uses: dict[int, int]) -> bool:
-    """Whether a value of a narrow type is of no other use than to be stored as it is."""
-    same = out.dtype == spec.dtype(out.value) and size_of(out.dtype) < 4 and uses[out.value] == 1
-    return same and (out.form == "row") == (spec.forms[out.value] in ("row", "one"))
-
-
 def _load(e: Emitter, number: int, each: Input, how: str) -> None:
     """Load an input, and unpack it where its elements are narrow."""
     reg, size = e.values[number], size_of(each.dtype)
@@ -160,22 +154,14 @@ def _load(e: Emitter, number: int, each: Input, how: str) -> None:
 
 def _store(e: Emitter, out: Output) -> None:
     """A value that is asked for, packed where its elements are narrow; given back."""
-    value, size = e.values[out.value], size_of(out.dtype)
-    source, reg = value, value
-    if source.one and out.form == "full":
-        source = e.broadcast(value)
-    if size < 4 and not value.packed:
-        packed = e.pack(source, out.dtype)
-        if source is not value:
-            e.release(source)
-        source = packed
+    source, value, size = e.packed(out), e.values[out.value], size_of(out.dtype)
     words, one = ("1", ".n1") if source.one else (f"{{w{size}}}", "")
     guard = "{firsts}" if out.form == "row" else "{guard}"
     handle = _FIRST_UNIFORM + len(e.spec.inputs) + e.spec.outputs.index(out)
     e.lines.append((f"{guard}st{one} r{{}}, ur{handle}:rf{{{out.form}}}:0x00, {words}", (source,)))
     if source is not value:
         e.release(source)
-    e.release(reg)
+    e.release(value)
 
 
 def _text(
