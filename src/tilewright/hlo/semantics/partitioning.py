@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
@@ -48,6 +49,7 @@ _GROUPS = re.compile(
 )
 _GROUP_AXES = re.compile(r"#stablehlo\.replica_group_mesh_axes<mesh = @([\w.$-]+), axes = \[([^\]()]*)\]>")
 _AXIS = re.compile(r'axis_ref<name = "(\w+)">')
+_LONG_WINDOW = re.compile(r"window_dimensions = array<i64:[^>]*\b\d{3}")
 _CHANNEL = re.compile(r"\bchannel_id=\d+")
 """All become one number: two exchanges that differ in nothing else are one, as the TPU's compiler sees it."""
 _OWN = re.compile(r', mhlo\.sharding = "[^"]*"|mhlo\.sharding = "[^"]*"(?:, )?')
@@ -209,9 +211,10 @@ def by_shardy(program: Program) -> tuple[Program, Program]:
 
 def in_blocks(text: str) -> str:
     """A text with its long running sums as the TPU's compiler cuts them (:class:`SumsOfBlocks`)."""
-    made, counts = (
-        run_pipeline(text, (Inline(), SumsOfBlocks()), True) if "reduce_window" in text else (text, Counter[str]())
-    )
+    made, counts = text, Counter[str]()
+    if _LONG_WINDOW.search(text):
+        with suppress(TilewrightError):  # what cannot be rewritten stays
+            made, counts = run_pipeline(text, (Inline(), SumsOfBlocks()), True)
     return made if counts[SumsOfBlocks.name] else text
 
 
