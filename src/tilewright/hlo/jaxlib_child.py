@@ -149,4 +149,4 @@ def _died(code: int, seconds: int) -> str:
     if code == -signal.SIGXCPU:
         return f"reading it takes more than {seconds} s"
     name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-    return f"XLA's parser crashes on it ({name})"
+    return f"jaxlib crashes on it ({name})"
