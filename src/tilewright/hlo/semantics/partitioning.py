@@ -183,7 +183,7 @@ def by_shardy(program: Program) -> tuple[Program, Program]:
     """What one device of a program with Shardy's shardings does by Shardy's own passes, a second opinion; and before.
 
     ``before`` has whole arrays still, and the exchanges between. Raises UnsupportedError where those passes refuse it,
-    or end their process (jaxlib 0.10.2: some gathers, sums along a window).
+    or end their process (jaxlib 0.10.2: loops, some gathers, windows over what is cut; 0.12: the last alone).
     """
     devices, (short, kept) = devices_in(program), _short(program.text)
     if "sdy." not in short:
