@@ -189,6 +189,14 @@ def test_gspmds_shardings_and_what_had_to_be_replicated():
     assert lost.becomes == "{devices=[1,16,1]<=[16]}"
 
 
+def test_a_slice_of_256_devices_has_the_threads_it_needs():
+    """A virtual device has threads, more of them in newer releases, and the process has bounds."""
+    pytest.importorskip("jaxlib._hlo")
+    text = GSPMD.replace("[4,1]<=[4]", "[256,1]<=[256]").replace("= 4 : i32", "= 256 : i32").replace("64x", "512x")
+    part = partition(load(text), "tpu-v5e")
+    assert [(each.op, each.bytes) for each in part.collectives] == [("all-gather", 255 * 2 * 256 * 4)]
+
+
 def test_a_kernel_stands_in_the_program_of_one_device_whole():
     pytest.importorskip("jaxlib._hlo")
     config = r"{\22body\22: \22" + "k" * 3000 + r"\22}"

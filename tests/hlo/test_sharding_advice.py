@@ -125,8 +125,14 @@ WINDOWS = {
 }
 
 
-@pytest.mark.parametrize("name", WINDOWS)
+BY_DAY = ("sums", "backwards", "a part", "steps")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in BY_DAY else pytest.param(name, marks=pytest.mark.nightly) for name in WINDOWS]
+)
 def test_running_sums_of_blocks_are_the_same_sums(name):
+    """Four by day."""
     shape, start, op, window, strides, padding, changed = WINDOWS[name]
 
     def f(x):
@@ -159,7 +165,7 @@ ENTRY %main (p0: s32[1024], p1: f32[1024]) -> (s32[8,1,1024], f32[8,1,1024]) {
 
 
 def test_small_exchanges_that_could_be_one_are_told_with_what_one_would_save():
-    """In a dump and from JAX; one of both arrays saves as much by the model. None where one waits for the other."""
+    """In a dump: one of both arrays saves as much by the model. None where one waits for the other."""
     (found,) = sharding_advice(load(EXCHANGES), "tpu-v5e")
     joined = EXCHANGES.replace("1,1,1024", "1,2,1024").replace("8,1,1024", "8,2,1024")
     lines = [line for line in joined.splitlines() if not re.match(r"  (%b1|%g1|ROOT)", line)]
@@ -170,6 +176,11 @@ def test_small_exchanges_that_could_be_one_are_told_with_what_one_would_save():
     assert found.factor == pytest.approx(steps[0] / steps[1])
     waits = EXCHANGES.replace("bitcast(%p1)", "slice(%g0), slice={[0:1],[0:1],[0:1024]}")
     assert not sharding_advice(load(waits), "tpu-v5e")
+
+
+@pytest.mark.nightly
+def test_small_exchanges_of_a_jax_function_are_told_from_source():
+    """By day those of a dump, above."""
     jax = pytest.importorskip("jax")
     program = from_jax(lambda x: jax.numpy.argmax(x, -1), jax.ShapeDtypeStruct((8192, 65536), np.float32))
     (found,) = sharding_advice(sharded(program, {"d": 8, "m": 8}, {"0": "d,m"}), "tpu-v5e")

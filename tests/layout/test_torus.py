@@ -110,9 +110,15 @@ def test_more_chips_than_a_slice_has_are_several():
     assert {chip[0] for chip in slice_of("tpu-v5p", 512, "2,16,16").chips} == {0}
 
 
-@pytest.mark.parametrize(("name", "mesh", "axis", "extents"), LYING)
+@pytest.mark.parametrize(
+    ("name", "mesh", "axis", "extents"),
+    [pytest.param(*case, marks=pytest.mark.nightly) if prod(case[1]) > 256 else case for case in LYING],
+)
 def test_links_carry_what_the_time_is_of(name, mesh, axis, extents):
-    """The fullest link's bytes over a link's rate are the time of the exchange but for latency, whatever the dims."""
+    """The fullest link's bytes over a link's rate are the time of the exchange but for latency, whatever the dims.
+
+    By day on at most 256 chips.
+    """
     on, groups = slice_of(name, prod(mesh), ",".join(map(str, mesh))), along(mesh, axis)
     links = chip_of(target(name)).torus
     one, n = Tiles.of(parse("f32[1024,1024]{1,0:T(8,128)}")), mesh[axis]

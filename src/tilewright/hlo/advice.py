@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import permutations
 from typing import Any
@@ -63,9 +64,10 @@ def sharding_advice(program: Program, target: Target | str, every: bool = True) 
     now, mesh = partition(program, machine), found[1]
     tried = list(_between(program, mesh, now))
     if every:
-        shardys = {changed.text: each for each, changed in _as_shardy(program, mesh, now)}
-        tried = [(_told_by(each, shardys.pop(changed.text, None)), changed) for each, changed in tried]
-        tried += [(each, _again(program, text)) for text, each in shardys.items()]
+        for told, way in _as_shardy(program, mesh, now):  # where it is one of these, what Shardy sends is said there
+            same = next((k for k, (_, changed) in enumerate(tried) if changed.text == way.text), len(tried))
+            first = replace(tried[same][0], how=f"{tried[same][0].how}; {told.what}") if same < len(tried) else told
+            tried[same : same + 1] = [(first, way)]
         tried += [*_orders(program, mesh), *_states(program, mesh), *_scattered(program, now)]
     judged = (_judged(suggestion, changed, now, machine) for suggestion, changed in tried)
     kept = [*filter(None, judged), *_in_loops(now), *_joined(now)]
@@ -132,32 +134,23 @@ def _between(program: Program, mesh: Mesh, now: Partition) -> _Tried:
 
 def _as_shardy(program: Program, mesh: Mesh, now: Partition) -> _Tried:
     """Where Shardy's own passes send less: the shardings that an array goes through there, if there are any between."""
-    try:
+    with suppress(TilewrightError):  # those passes refuse some programs, and some shardings have no PartitionSpec
         cut, before = by_shardy(program)
         less = Partition(cut, now.devices, now.target, ()).sent_bytes
-    except TilewrightError:
-        return
-    if less > (1 - _SMALL) * now.sent_bytes:
-        return
-    lines, named = before.text.split("\n"), {op.name: op for op in before.entry.operations}
-    ways = dict[str, tuple[str, list[Sharding]]]()  # exchanged array -> where it comes from, the shardings on the way
-    for op in before.entry.operations:
-        if op.opcode.startswith("sdy.") and (out := re.search(r"out_sharding=(<@.*?\]>)", lines[op.line - 1])):
-            begin, way = ways.pop(op.operands[0], (op.operands[0], []))
-            ways[op.name] = begin, [*way, sharding_of(f"#sdy.sharding{out[1]}", mesh)]
-    for begin, way in (each for each in ways.values() if len(each[1]) > 1 and each[0] in named):
-        op = named[begin]
-        specs = ", then ".join(f"x = jax.lax.with_sharding_constraint(x, {spec_text(each)})" for each in way[:-1])
-        changed = _constrained(program, _origin(program, op.op_name, op.shape), way[:-1])
-        what = f"Shardy's own passes send {bytes_text(less)} a device, XLA's partitioner {bytes_text(now.sent_bytes)}"
-        how = f"write {specs} on the result of {op.op_name.rpartition('/')[2] or op.opcode}"
-        if changed is not None:
-            yield _suggestion("shardys-way", what, how, op.source), changed
-
-
-def _told_by(suggestion: Suggestion, shardys: Suggestion | None) -> Suggestion:
-    """A proposal; where Shardy's passes go that way, too, with what they send."""
-    return suggestion if shardys is None else replace(suggestion, how=f"{suggestion.how}; {shardys.what}")
+        lines, named = before.text.split("\n"), {op.name: op for op in before.entry.operations}
+        ways = dict[str, tuple[str, list[Sharding]]]()  # exchanged array -> what it comes from, shardings on the way
+        for op in before.entry.operations if less < (1 - _SMALL) * now.sent_bytes else ():
+            if op.opcode.startswith("sdy.") and (out := re.search(r"out_sharding=(<@.*?\]>)", lines[op.line - 1])):
+                begin, way = ways.pop(op.operands[0], (op.operands[0], []))
+                ways[op.name] = begin, [*way, sharding_of(f"#sdy.sharding{out[1]}", mesh)]
+        for op, way in ((named[begin], way[:-1]) for begin, way in ways.values() if way[1:] and begin in named):
+            specs = ", then ".join(f"x = jax.lax.with_sharding_constraint(x, {spec_text(each)})" for each in way)
+            what = (
+                f"Shardy's own passes send {bytes_text(less)} a device, XLA's partitioner {bytes_text(now.sent_bytes)}"
+            )
+            how = f"write {specs} on the result of {op.op_name.rpartition('/')[2] or op.opcode}"
+            if (changed := _constrained(program, _origin(program, op.op_name, op.shape), way)) is not None:
+                yield _suggestion("shardys-way", what, how, op.source), changed
 
 
 def spec_text(sharding: Sharding) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 from typing import Any
@@ -127,18 +127,22 @@ class Partition:
         of what each makes; bytes of the compiler are its own figures, all others ours. Raises UnsupportedError where
         it is asked for and not installed.
         """
-        source, machine, found = self.source or self.program, self.target, list[dict[str, Any]]()
-        ways: dict[str, Callable[[], tuple[Program, Mapping[str, int]]]] = {
-            "XLA (jaxlib)": lambda: (self.program, {}),
-            "Shardy's passes": lambda: (by_shardy(source)[0], {}),
+        source, found = self.source or self.program, list[dict[str, Any]]()
+
+        def compiler() -> Partition:
+            program, sizes = compiled_for_tpu(source, self.target.name)
+            return replace(self, program=program, sizes=sizes)
+
+        ways: dict[str, Callable[[], Partition]] = {
+            "XLA (jaxlib)": lambda: self,
+            "Shardy's passes": lambda: replace(self, program=by_shardy(source)[0]),
         }
         if compiled:
-            chip_topology(machine.name)
-            ways["TPU's compiler"] = lambda: compiled_for_tpu(source, machine.name)
+            chip_topology(self.target.name)
+            ways["TPU's compiler"] = compiler
         for by, ask in ways.items():
             try:
-                program, sizes = ask()
-                part = Partition(program, self.devices, machine, (), sizes=sizes)
+                part = ask()
                 step = {"step": part.step.device_seconds, "exposed": part.step.exposed_seconds}
             except TilewrightError as error:
                 why = f"refused: {error.what}{f': {error.how}' if error.how else ''}"
@@ -147,7 +151,7 @@ class Partition:
             counts = sorted(Counter(each.op for each in part.collectives).items())
             row = step | {key: getattr(part, key) for key in _KEYS[3:6]}
             row["exchanges"] = ", ".join(f"{op} {n}" for op, n in counts) or "none"
-            found.append({"by": next((n for n in program.notes if n.startswith("compiled by ")), by), **row})
+            found.append({"by": next((n for n in part.program.notes if n.startswith("compiled by ")), by), **row})
         return found
 
     def head(self) -> str:

@@ -163,7 +163,7 @@ def by_shardy(raw: bytes) -> bytes:
     ir.chlo_to_stablehlo(module)
     ir.run_passes(module, _SHARDY)
     whole = ir.print_module(module, locations=True)
-    ir.run_passes(module, "sdy-convert-global-to-local,sdy-drop-sharding-and-mesh,cse")
+    ir.run_passes(module, "sdy-convert-global-to-local,cse")
     return f"{ir.print_module(module, locations=True)}\0{whole}".encode()
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
@@ -23,12 +24,10 @@ from tilewright.hlo.program import Operation, Program, Source, aliases
 from tilewright.hlo.reading.hlo_reader import read_hlo
 from tilewright.hlo.reading.hlo_scan import configuration
 from tilewright.hlo.reading.mlir_reader import meshes, read_stablehlo
-from tilewright.hlo.reading.sharded import MESH
 from tilewright.hlo.rewrites.inline import Inline
 from tilewright.hlo.rewrites.pipeline import run_pipeline
 from tilewright.hlo.rewrites.reductions import SumsOfBlocks
 from tilewright.hlo.semantics.collectives import collectives, read_groups
-from tilewright.layout.meshes.text import mesh_of
 
 MOST_DEVICES = 4096
 _HOW = (
@@ -46,8 +45,9 @@ _TOKENS = re.compile(rf"{re.escape(_TOKEN)}(\d+)\.")
 _GROUPS = re.compile(
     r"\breplica_groups=(mesh\[[^\]]*\](?:, device_ids=\([^{}]*\))? ?\{[^{}]*\}|\[[\d,]+\]<=\[[\d,]+\](?:T\([\d,]+\))?)"
 )
-_GROUP_AXES = re.compile(r"#stablehlo\.replica_group_mesh_axes<mesh = @([\w.$-]+), axes = \[([^\]()]*)\]>")
-_AXIS = re.compile(r'axis_ref<name = "(\w+)">')
+_NOWHERE = re.compile(r'loc\("-":[^()]*\)')
+_SHARDINGS = re.compile(r"sdy\.sharding = #sdy\.sharding(?:_per_value)?<(?:[^<>]|<[^<>]*>)*>(?:, )?")
+_LONG_WINDOW = re.compile(r"window_dimensions = array<i64:[^>]*\b\d{3}")
 _CHANNEL = re.compile(r"\bchannel_id=\d+")
 """All become one number: two exchanges that differ in nothing else are one, as the TPU's compiler sees it."""
 _OWN = re.compile(r', mhlo\.sharding = "[^"]*"|mhlo\.sharding = "[^"]*"(?:, )?')
@@ -183,35 +183,32 @@ def by_shardy(program: Program) -> tuple[Program, Program]:
     """What one device of a program with Shardy's shardings does by Shardy's own passes, a second opinion; and before.
 
     ``before`` has whole arrays still, and the exchanges between. Raises UnsupportedError where those passes refuse it,
-    or end their process (jaxlib 0.10.2: some gathers, sums along a window).
+    or end their process (jaxlib 0.10.2: loops, some gathers, windows over what is cut; 0.12: the last alone).
     """
     devices, (short, kept) = devices_in(program), _short(program.text)
     if "sdy." not in short:
         raise UnsupportedError("it has no shardings of Shardy's")
-    known = {found[1]: mesh_of(found[2]) for found in MESH.finditer(short)}
-
-    def tabled(match: re.Match[str]) -> str:
-        groups = known[match[1]].groups(_AXIS.findall(match[2])) if match[1] in known else ()
-        return f"dense<{[*map(list, groups)]}> : tensor<{len(groups)}x{len(groups[0])}xi64>" if groups else match[0]
-
-    module = ir.parse_module(_GROUP_AXES.sub(tabled, short))  # groups along axes would need the mesh, which goes
+    module = ir.parse_module(short)
     Inline().apply_module(module)  # the passes leave the results of calls as they were
+    inlined = _NOWHERE.sub("loc(unknown)", ir.print_module(module, locations=True))
     try:
-        answer = ask(b"y", ir.print_module(module, locations=True).encode(), 20 + (len(short) >> 17))
+        answer = ask(b"y", inlined.encode(), 20 + (len(short) >> 17))
     except MissingExtra:
         raise
     except TilewrightError as error:
         raise UnsupportedError(f"Shardy's own passes do not cut it: {error.what}") from None
-    cut, before = map(read_stablehlo, answer.decode("utf-8", errors="replace").split("\0"))
+    answers = answer.decode("utf-8", errors="replace").split("\0")
+    cut, before = read_stablehlo(_EMPTY.sub("", _SHARDINGS.sub("", answers[0]))), read_stablehlo(answers[1])
     cut = replace(_with_kernels(cut, kept), attributes={**cut.attributes, **slice_said(program.text, devices)})
     return _of(program, cut), before
 
 
 def in_blocks(text: str) -> str:
     """A text with its long running sums as the TPU's compiler cuts them (:class:`SumsOfBlocks`)."""
-    made, counts = (
-        run_pipeline(text, (Inline(), SumsOfBlocks()), True) if "reduce_window" in text else (text, Counter[str]())
-    )
+    made, counts = text, Counter[str]()
+    if _LONG_WINDOW.search(text):
+        with suppress(TilewrightError):  # what cannot be rewritten stays
+            made, counts = run_pipeline(text, (Inline(), SumsOfBlocks()), True)
     return made if counts[SumsOfBlocks.name] else text
 
 
