@@ -63,6 +63,7 @@ def test_who_else_cuts_it_how(run, program, monkeypatch):
         (("--mesh", "d=3", "--shard", "x=d"), "3 devices do not divide"),
         (("--mesh", "d=4", "--shard", "y=d"), "no argument 'y'"),
         (("--mesh", "d=4", "--topology", "3x3"), "is not of 4 devices"),
+        (("--mesh", "d=8", "-t", "tpu-v5e", "--topology", "2x2x2"), "no slice of chips with links in 2 dims; give"),
         (("--search",), "--search needs a mesh"),
     ],
 )
@@ -83,3 +84,30 @@ def test_a_search_says_what_to_type(run, program):
     code, again, _ = run("shard", program, "-t", "tpu-v5e", "--mesh", "d=4,m=2", *words, "--json")
     assert code == 0
     assert f"{json.loads(again)['step'] * 1e6:.1f}"[:3] in out
+
+
+def test_an_axis_across_slices_is_told(run, tmp_path):
+    """Sums over the axis that crosses two slices go over the data centre's network; the other axis sends nothing."""
+    path = tmp_path / "model.py"
+    path.write_text("def f(x, w, v):\n    return (x @ w) @ v\n")
+    words = [f"--arg={shape}" for shape in ("bf16[4096,1024]", "bf16[1024,4096]", "bf16[4096,1024]")]
+    words += ["--shard=x=data,-", "--shard=w=-,model", "--shard=v=model,-", "--topology", "2*2x2"]
+    code, out, err = run("shard", f"{path}:f", "-t", "tpu-v5e", "--mesh", "model=2,data=4", *words)
+    assert code == 0
+    assert "in the order model, data, and model crosses slices: make the mesh with its axes as data, model" in (
+        " ".join(out.split())
+    )
+    assert "model over 2 slices" in err
+    code, out, _ = run("shard", f"{path}:f", "-t", "tpu-v5e", "--mesh", "data=4,model=2", *words)
+    assert "crosses slices" not in out
+
+
+def test_heads_that_do_not_divide(run, tmp_path):
+    path = tmp_path / "model.py"
+    path.write_text("def f(cache):\n    return cache + 1\n")
+    code, _, err = run(
+        *("shard", f"{path}:f", "--arg", "bf16[16,4096,6,128]", "--mesh", "data=2,model=4"),
+        *("--shard", "cache=data,-,model,-"),
+    )
+    assert code == 2
+    assert "dim 2 of cache has 6, which 4 devices do not divide; cut dim 1 (4,096) or dim 3 (128) over them" in err

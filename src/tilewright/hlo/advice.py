@@ -68,7 +68,7 @@ def sharding_advice(program: Program, target: Target | str, every: bool = True) 
             same = next((k for k, (_, changed) in enumerate(tried) if changed.text == way.text), len(tried))
             first = replace(tried[same][0], how=f"{tried[same][0].how}; {told.what}") if same < len(tried) else told
             tried[same : same + 1] = [(first, way)]
-        tried += [*_orders(program, mesh), *_states(program, mesh), *_scattered(program, now)]
+        tried += [*_orders(program, mesh, now), *_states(program, mesh), *_scattered(program, now)]
     judged = (_judged(suggestion, changed, now, machine) for suggestion, changed in tried)
     kept = [*filter(None, judged), *_in_loops(now), *_joined(now)]
     best = dict[tuple[str, str, str], Suggestion]()
@@ -197,7 +197,7 @@ def _again(program: Program, text: str) -> Program:
     return replace(made, attributes={**made.attributes, **kept})
 
 
-def _orders(program: Program, mesh: Mesh) -> _Tried:
+def _orders(program: Program, mesh: Mesh, now: Partition) -> _Tried:
     """The axes of the mesh in another order: which of them run over which dims of the torus."""
     names = [name for name, size in mesh.axes.items() if size > 1]
     for order in [*permutations(names)][1:] if 1 < len(names) < 4 and mesh.devices is None else ():
@@ -205,6 +205,8 @@ def _orders(program: Program, mesh: Mesh) -> _Tried:
         text = MESH.sub(lambda m: f"  sdy.mesh @{m[1]} = <[{axes}]>" if "=" in m[2] else m[0], program.text)  # noqa: B023
         text = re.sub(r"(sdy\.mesh[^\n]*?>) \{stablehlo\.mesh[^\n]*?\}\]?\}\}?(?= loc|$)", r"\1", text, flags=re.M)
         what = f"the mesh lies on the torus in the order {', '.join(names)}"
+        if now.slice is not None and len({chip[0] for chip in now.slice.chips}) > 1:
+            what += f", and {next(iter(mesh.axes))} crosses slices"
         try:
             how = f"make the mesh with its axes as {', '.join(order)}"
             yield _suggestion("mesh-order", what, how), _again(program, text)

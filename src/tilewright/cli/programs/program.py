@@ -50,7 +50,9 @@ _Shard = Annotated[
     "*['w'], 0, result); repeat it. What is not named is the partitioner's choice.",
 ]
 _Topology = Annotated[
-    str | None, "--topology", "With --mesh: the chips of a slice, as 4x8; by default the squarest torus."
+    str | None,
+    "--topology",
+    "With --mesh: the chips of a slice, as 4x8, of two slices 2*4x8; by default the squarest torus.",
 ]
 
 AssumeOption = Annotated[

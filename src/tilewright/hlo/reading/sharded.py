@@ -187,7 +187,11 @@ def _mark(place: Place, sharding: Sharding, alone: bool, name: str) -> str | Non
         if not uneven:
             raise UsageError(f"{place.name} has {rank} dims, and its sharding {len(counts)}", where="--shard")
         size, parts = place.shape[uneven[0]], counts[uneven[0]]
-        raise UsageError(f"dim {uneven[0]} of {place.name} has {size}, which {parts} devices do not divide")
+        fits = [
+            f"dim {k} ({n:,})" for k, n in enumerate(place.shape) if n % parts == 0 and counts[k : k + 1] in ([], [1])
+        ]
+        how = f"cut {' or '.join(fits)} over them, or fewer devices" if fits else "cut it over fewer devices"
+        raise UsageError(f"dim {uneven[0]} of {place.name} has {size}, which {parts} devices do not divide", how=how)
     return f"sdy.sharding = #sdy.sharding<@{name}, [{cuts_text(sharding, rank)}]>"
 
 

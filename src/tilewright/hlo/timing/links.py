@@ -15,6 +15,7 @@ from math import prod
 
 import numpy as np
 
+from tilewright.errors import UsageError
 from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.opcodes import COLLECTIVES
 from tilewright.hlo.program import Operation, Program
@@ -90,6 +91,9 @@ class Torus:
         if devices < 2 or devices % self.devices or devices > _MOST_DEVICES:
             return None
         slices, torus = read_topology(program.attributes.get("topology") or "1")
+        if sum(size > 1 for size in torus) > self.dims:
+            torus_text, how = "x".join(map(str, torus)), f"give one such as {'4x' * (self.dims - 1)}8"
+            raise UsageError(f"{torus_text} is no slice of chips with links in {self.dims} dims", how=how)
         if prod(torus) * slices != chips:
             slices = -(-chips // self.largest) if self.largest else 1
             slices = slices if chips % slices == 0 else 1
