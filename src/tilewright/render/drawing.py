@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tilewright.render.formats import Kind, format_value
+from tilewright.render.formats import Kind, count_text, format_value
 from tilewright.render.markup import Html, element, join, number, shared_asset
 
 Anchor = Literal["start", "middle", "end"]
@@ -318,3 +318,43 @@ def log_ticks(low: float, high: float) -> list[float]:
         step = 10.0 ** math.floor(math.log10(high - low))
         every = [n * step for n in range(math.floor(low / step) + 1, math.floor(low / step) + 21) if n * step <= high]
     return every if len(every) < 13 else [tick for tick in every if f"{tick:e}".startswith("1")]
+
+
+class LogPlane:
+    """Two logarithmic axes with a mark at 1, 2 and 5 of every power of ten."""
+
+    def __init__(self, title: str, xs: Sequence[float], ys: Sequence[float], labels: tuple[str, str]) -> None:
+        self.left, self.top, self.right, self.low = 74, 30, 24, 300
+        self.drawing, self.width = Drawing(860, 346, title=title), 860
+        self.x_ends, self.y_ends = _log_ends(xs), _log_ends(ys)
+        for tick in log_ticks(*(10**end for end in self.x_ends)):
+            x = self.x(tick)
+            self.drawing.line(x, self.top, x, self.low, "grid")
+            self.drawing.text(x, self.low + 18, count_text(tick, compact=True), "soft", anchor="middle")
+        for tick in log_ticks(*(10**end for end in self.y_ends)):
+            self.drawing.line(self.left, self.y(tick), self.width - self.right, self.y(tick), "grid")
+            self.drawing.text(self.left - 8, self.y(tick) + 4, count_text(tick, compact=True), "soft", anchor="end")
+        self.drawing.line(self.left, self.low, self.width - self.right, self.low, "axis")
+        self.drawing.line(self.left, self.top, self.left, self.low, "axis")
+        self.drawing.text(self.left, 16, labels[1], "soft")
+        self.drawing.text((self.left + self.width - self.right) / 2, 341, labels[0], "soft", anchor="middle")
+        self.title = title
+
+    def x(self, value: float) -> float:
+        """The horizontal place of a value, in pixels."""
+        low, high = self.x_ends
+        return self.left + (math.log10(value) - low) / (high - low) * (self.width - self.left - self.right)
+
+    def y(self, value: float) -> float:
+        """The vertical place of a value, in pixels."""
+        low, high = self.y_ends
+        return self.low - (math.log10(value) - low) / (high - low) * (self.low - self.top)
+
+    def figure(self) -> Html:
+        return element("figure", element("figcaption", self.title), self.drawing.svg())
+
+
+def _log_ends(values: Sequence[float]) -> tuple[float, float]:
+    low, high = math.log10(min(values)), math.log10(max(values))
+    room = max(0.06, 0.08 * (high - low))
+    return low - room, high + room

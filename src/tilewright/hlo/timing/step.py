@@ -35,7 +35,7 @@ from tilewright.render import (
     steps,
     table,
 )
-from tilewright.render.drawing import Curve, Drawing, line_chart, log_ticks, text_width, ticks_of
+from tilewright.render.drawing import Curve, Drawing, LogPlane, line_chart, text_width, ticks_of
 from tilewright.render.formats import place_text
 from tilewright.render.markup import element
 from tilewright.render.page import note
@@ -483,45 +483,21 @@ class StepTime:
         if not marks or not self.matrix_peak or not self.hbm_peak:
             return element("p", "no operation of this step uses the matrix unit", class_="empty")
         ridge = self.matrix_peak / self.hbm_peak
-        known = [row.flops / row.bytes for row in marks if row.bytes]
+        known, rates = [row.flops / row.bytes for row in marks if row.bytes], [row.flops / row.seconds for row in marks]
         low, high = min([*known, ridge / 10]), max([*known, ridge * 10]) * 2
-        intensity = [row.flops / row.bytes if row.bytes else high for row in marks]
-        bottom = min([row.flops / row.seconds for row in marks] + [low * self.hbm_peak])
-        width, height, left, base, top = 720.0, 320.0, 70.0, 40.0, 16.0
-        across = (width - left - 20) / math.log(high / low)
-        up = (height - base - top) / math.log(self.matrix_peak * 1.5 / bottom)
-
-        def x(value: float) -> float:
-            return left + math.log(value / low) * across
-
-        def y(value: float) -> float:
-            return height - base - math.log(max(value, bottom) / bottom) * up
-
-        drawing = Drawing(width, height, title="Roofline")
-        drawing.line(left, height - base, width - 20, height - base, "axis")
-        drawing.line(left, top, left, height - base, "axis")
-        for value in log_ticks(low, high / 1.6):
-            drawing.line(x(value), top, x(value), height - base, "grid")
-            drawing.text(x(value), height - base + 17, count_text(value, compact=True), "soft", anchor="middle")
+        ends = [min([*rates, low * self.hbm_peak]), self.matrix_peak]
+        plane = LogPlane("Roofline", [low, high], ends, ("flops per byte of HBM", "flops per second"))
+        roof = [(low, low * self.hbm_peak), (ridge, self.matrix_peak), (high, self.matrix_peak)]
+        plane.drawing.polyline([(plane.x(x), plane.y(y)) for x, y in roof], "curve s1")
         if len(known) < len(marks):
-            drawing.text(x(high), height - base + 17, "no HBM", "soft", anchor="end")
-        for value in log_ticks(bottom, self.matrix_peak):
-            drawing.line(left, y(value), width - 20, y(value), "grid")
-            drawing.text(left - 6, y(value) + 4, count_text(value, compact=True), "soft", anchor="end")
-        roof = [(x(low), y(low * self.hbm_peak)), (x(ridge), y(self.matrix_peak)), (x(high), y(self.matrix_peak))]
-        drawing.polyline(roof, "curve s1")
-        drawing.text(width - 24, y(self.matrix_peak) - 6, "matrix peak", "soft", anchor="end")
-        drawing.text(x(ridge) - 8, y(self.matrix_peak) + 20, "HBM bandwidth", "soft", anchor="end")
+            plane.drawing.text(plane.x(high), plane.low + 33, "no HBM", "soft", anchor="end")
         longest = max(row.seconds for row in marks)
-        for row, value in zip(marks, intensity, strict=True):
-            each = f"{count_text(round(value))} flops a byte" if row.bytes else "no byte of HBM"
+        for row, rate in zip(marks, rates, strict=True):
+            each = f"{count_text(round(row.flops / row.bytes))} flops a byte" if row.bytes else "no byte of HBM"
             tip = f"{row.name}: {seconds_text(row.seconds)}, {each}, bound by {row.bound}"
-            drawing.circle(
-                x(value), y(row.flops / row.seconds), 2 + 8 * math.sqrt(row.seconds / longest), "dot s0", tip=tip
-            )
-        drawing.text((left + width) / 2, height - 6, "flops per byte of HBM", "soft", anchor="middle")
-        drawing.text(left + 6, top + 4, "flops per second", "soft")
-        return element("figure", drawing.svg())
+            x, size = plane.x(row.flops / row.bytes if row.bytes else high), 2 + 8 * math.sqrt(row.seconds / longest)
+            plane.drawing.circle(x, plane.y(rate), size, "dot s0", tip=tip)
+        return plane.figure()
 
     def lanes(self, end: float | None = None) -> Html:
         """A drawing of which unit is busy when, over the first ``end`` seconds (the whole step).

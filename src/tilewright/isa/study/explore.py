@@ -17,9 +17,9 @@ from tilewright.errors import UsageError
 from tilewright.isa.language.config import MatrixUnitConfig, checked_config
 from tilewright.isa.language.errors import whole
 from tilewright.isa.study.choices import ConvProblem, Problem, problem_of
-from tilewright.isa.study.roofline import LogPlane
 from tilewright.isa.study.tune import Tuned, Tuning, autotune, element_bytes, search
 from tilewright.render import Card, Column, Html, Page, Step, cards, steps, table
+from tilewright.render.drawing import LogPlane
 from tilewright.render.page import paragraph
 
 _MOST_MACHINES = 200

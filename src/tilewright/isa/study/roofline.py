@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from math import log10
 from typing import Any
 
 from tilewright.errors import UsageError
@@ -13,9 +12,8 @@ from tilewright.isa.language.config import RANGES, MatrixUnitConfig, checked_con
 from tilewright.isa.language.counts import math_cycles_at_least
 from tilewright.isa.study.choices import problem_of
 from tilewright.isa.study.tune import element_bytes, search
-from tilewright.render import Card, Column, Html, Page, Step, cards, count_text, steps, table
-from tilewright.render.drawing import Drawing, log_ticks
-from tilewright.render.markup import element
+from tilewright.render import Card, Column, Html, Page, Step, cards, steps, table
+from tilewright.render.drawing import LogPlane
 from tilewright.render.page import paragraph
 
 
@@ -297,43 +295,3 @@ def _roofs(found: Roofline) -> Html:
             plane.drawing.line(plane.x(min(xs)), y, plane.x(max(xs)), y, "mark")
             plane.drawing.text(plane.x(min(xs)) + 6, y - 5, f"{bound.name}: {bound.ceiling:,.0f}", "small")
     return plane.figure()
-
-
-class LogPlane:
-    """Two logarithmic axes with a mark at 1, 2 and 5 of every power of ten."""
-
-    def __init__(self, title: str, xs: Sequence[float], ys: Sequence[float], labels: tuple[str, str]) -> None:
-        self.left, self.top, self.right, self.low = 74, 30, 24, 300
-        self.drawing, self.width = Drawing(860, 346, title=title), 860
-        self.x_ends, self.y_ends = _ends(xs), _ends(ys)
-        for tick in log_ticks(*(10**end for end in self.x_ends)):
-            x = self.x(tick)
-            self.drawing.line(x, self.top, x, self.low, "grid")
-            self.drawing.text(x, self.low + 18, count_text(tick, compact=True), "soft", anchor="middle")
-        for tick in log_ticks(*(10**end for end in self.y_ends)):
-            self.drawing.line(self.left, self.y(tick), self.width - self.right, self.y(tick), "grid")
-            self.drawing.text(self.left - 8, self.y(tick) + 4, count_text(tick, compact=True), "soft", anchor="end")
-        self.drawing.line(self.left, self.low, self.width - self.right, self.low, "axis")
-        self.drawing.line(self.left, self.top, self.left, self.low, "axis")
-        self.drawing.text(self.left, 16, labels[1], "soft")
-        self.drawing.text((self.left + self.width - self.right) / 2, 341, labels[0], "soft", anchor="middle")
-        self.title = title
-
-    def x(self, value: float) -> float:
-        """The horizontal place of a value, in pixels."""
-        low, high = self.x_ends
-        return self.left + (log10(value) - low) / (high - low) * (self.width - self.left - self.right)
-
-    def y(self, value: float) -> float:
-        """The vertical place of a value, in pixels."""
-        low, high = self.y_ends
-        return self.low - (log10(value) - low) / (high - low) * (self.low - self.top)
-
-    def figure(self) -> Html:
-        return element("figure", element("figcaption", self.title), self.drawing.svg())
-
-
-def _ends(values: Sequence[float]) -> tuple[float, float]:
-    low, high = log10(min(values)), log10(max(values))
-    room = max(0.06, 0.08 * (high - low))
-    return low - room, high + room
