@@ -7,8 +7,8 @@
   ``between_calls_mb``, is brought in between calls, and leaves less room until it was read for the last time.
 * Operands of a product that do not fit near the core are read anew for every block of its result.
 * In a loop every operation on one number is a kernel; the first of a chain takes a launch.
-* A gather of many rows of a large table is left to SparseCores. What a batched product takes of an activation is cut
-  out and turned first.
+* A gather of many rows of a large table is left to SparseCores. One of rows that lie across the lanes turns its table
+  first; what a batched product takes of an activation is cut out and turned first.
 """
 
 from __future__ import annotations
@@ -68,6 +68,15 @@ _MOST_BEHIND = 4096
 """Operations that are computed again in one kernel; what is further behind it reads from memory."""
 
 
+def _across_lanes(op: Operation, table: Tiles) -> bool:
+    """Whether the rows that a gather takes lie across the lanes: the compiler turns the whole table first."""
+    sizes = op.integers("slice_sizes")
+    if len(sizes) != len(table.shape) or len(sizes) < 2:
+        return False
+    lanes = table.minor_to_major[0]
+    return sizes[lanes] == 1 < table.shape[lanes] and max(sizes) > 1
+
+
 class Fusing:
     """The kernels that one computation of a StableHLO program will become, as far as the stated model goes."""
 
@@ -91,6 +100,10 @@ class Fusing:
         self.number = {op.name: k for k, op in enumerate(self.operations)}
         returned = [op.operands for op in fusions.operations if op.opcode == "return"]
         self.results = {part for name in (returned or [()])[-1] for part in (name, name.partition("#")[0])}
+        self.leaving = set(self.results)  # and what such results are written over in place, in the same memory
+        for op in reversed(self.operations):
+            if op.name in self.leaving and op.operands and plain_opcode(op.opcode) in WRITES_IN_PLACE:
+                self.leaving.add(op.operands[0])
         self.tiles: dict[str, Tiles] = {}
         self.broken: dict[str, str] = {}
         for op in self.operations:
@@ -161,7 +174,7 @@ class Fusing:
         """Whether a value stays in vector memory."""
         if name == self.prefetched:
             return True
-        stays = not self.computation.entry or (name not in self.arguments and name not in self.results)
+        stays = not self.computation.entry or (name not in self.arguments and name not in self.leaving)
         most = self.beside_mb if self.number[name] <= self.held_until else self.chip.kernel["near_result_mb"]
         return stays and self.tiles[name].megabytes <= most
 
@@ -400,6 +413,9 @@ class Fusing:
             if self.number[name] < last and (copied := self._turned_first(member, asked.work, share)):
                 turned, starts = turned + copied, starts + 1
             starts += kind != "reduce" == of and name not in self.in_softmax
+            if of == "gather" and operands and _across_lanes(member, operands[0]):
+                asked.far += operands[0].megabytes
+                asked.work.rotations += share * operands[0].elements / REGISTER
         passing = [(written, self._is_near(op.name)), (turned, turned <= near_mb)]
         if kind in WRITES_IN_PLACE and len(op.operands) > WRITES_IN_PLACE[kind]:
             update = self.tiles.get(op.operands[WRITES_IN_PLACE[kind]], result)
