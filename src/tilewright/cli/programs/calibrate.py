@@ -111,7 +111,7 @@ def _same_model(model: Mapping[str, Any], kinds: frozenset[str]) -> bool:
 
 def _residual(models: Sequence[Mapping[str, Any]], kinds: frozenset[str], modelled: float) -> float:
     """How much longer than modelled a step takes, between the two measured ones of its model that are next in time."""
-    steps = next((model["steps"] for model in models if _same_model(model, kinds)), [])
+    steps: Sequence[tuple[float, float]] = next((m["steps"] for m in models if _same_model(m, kinds)), ())
     if not steps or modelled <= 0:
         return 1.0
     at = bisect([us for us, _ in steps], modelled)
