@@ -184,8 +184,8 @@ the operations whose errors are stated; `[time.MECHANISM.seen]` has their types,
 The constants of `time.kernel` price the kernels of whole programs. They are fitted by
 `benchmarks/calibrate_kernels.py` on functions of a public kernel library that were timed on v5p, v6e and 7x (Tokamax's
 tuning records, rows of XLA's programs; modules made ahead of time by libtpu 0.0.50) and on gpt2; families of shapes are
-either fitted or held back. *error*: mean over the programs of that chip that were held back, those included whose
-module cannot be what was timed, as another version of the compiler made it.
+either fitted or held back. *error*: mean over the programs of that chip that were held back, from their modules or
+from source, whichever is larger; those are included that another version of the compiler made when they were timed.
 
 {kernel}
 

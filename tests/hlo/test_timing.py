@@ -967,8 +967,8 @@ def test_changed_programs():
 
 
 def grouped(groups, target_name="tpu-7x"):
-    text = f"""func.func @main(%a: tensor<16384x1024xbf16>, %b: tensor<{groups}x1024x2048xbf16>, %n: tensor<{groups}xi32>)
-        -> tensor<16384x2048xf32> {{
+    text = f"""func.func @main(%a: tensor<16384x1024xbf16>, %b: tensor<{groups}x1024x2048xbf16>,
+        %n: tensor<{groups}xi32>) -> tensor<16384x2048xf32> {{
       %0 = "chlo.ragged_dot"(%a, %b, %n) <{{ragged_dot_dimension_numbers = #chlo.ragged_dot<lhs_contracting_dimensions
         = [1], rhs_contracting_dimensions = [1], lhs_ragged_dimensions = [0], rhs_group_dimensions = [0]>}}>
         : (tensor<16384x1024xbf16>, tensor<{groups}x1024x2048xbf16>, tensor<{groups}xi32>) -> tensor<16384x2048xf32>
