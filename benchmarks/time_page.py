@@ -147,10 +147,11 @@ constants of kernels are fitted on; all are shown. Bars: 12 % from dumps, 20 % f
 
 Errors in per cent on functions of a public kernel library that were timed on v5e, v5p, v6e and 7x (the profiler's
 device times of Tokamax's tuning records, rows of XLA's programs), from StableHLO and, on the right, from modules that
-a TPU compiler made ahead of time (libtpu 0.0.50). The constants of kernels are fitted on one half of the families of
-shapes from their modules; every figure here is of the other half. `benchmarks/data/time_rows.csv` has each row;
-`./run python benchmarks/time_rows.py ROWS FOLDER --docs docs/time.md` makes it anew from the records and a folder of
-programs, and without them the tables and pictures from it.
+a TPU compiler made ahead of time (libtpu 0.0.50; 0.0.48 or 0.0.52 where that has the measured peak of memory and 0.0.50
+has not). Attention in chunks is the library's public one, of chunks of 512 by 1024. The constants of kernels are fitted
+on one half of the families of shapes from their modules; every figure here is of the other half.
+`benchmarks/data/time_rows.csv` has each row; `./run python benchmarks/time_rows.py ROWS FOLDER --docs docs/time.md`
+makes it anew from the records and a folder of programs, and without them the tables and pictures from it.
 
 {rows}
 
@@ -183,8 +184,8 @@ the operations whose errors are stated; `[time.MECHANISM.seen]` has their types,
 The constants of `time.kernel` price the kernels of whole programs. They are fitted by
 `benchmarks/calibrate_kernels.py` on functions of a public kernel library that were timed on v5p, v6e and 7x (Tokamax's
 tuning records, rows of XLA's programs; modules made ahead of time by libtpu 0.0.50) and on gpt2; families of shapes are
-either fitted or held back. *error*: mean over the programs of that chip that were held back, those included whose
-module cannot be what was timed, as another version of the compiler made it.
+either fitted or held back. *error*: mean over the programs of that chip that were held back, from their modules or
+from source, whichever is larger; those are included that another version of the compiler made when they were timed.
 
 {kernel}
 
@@ -219,8 +220,13 @@ tilewright time model.py:step -a 'bf16[8,2048]' -t tpu-v6e --calibration mine.js
 
 The first scales what HBM, the matrix unit, the vector unit, vector memory and the start of a kernel take, each by one
 factor, prints every row before and after, and keeps the factors. Of six rows and more every third is held back, and
-the errors are of those. Two rows fit, but are judged by themselves. `--calibrate profile.xplane.pb` with the dump of
-what ran takes the profile's kernels as rows.
+the errors are of those. Fewer rows are judged by themselves. `--calibrate profile.xplane.pb` with the dump of what ran
+takes the profile's kernels as rows.
+
+**Two measured steps of a model** say more than any constant. Rows whose programs have the same kinds of operations are
+steps of one model, of other batches, lengths or numbers of layers. What they took besides, measured over modelled, is
+kept with the factors (of fewer than six rows it is all that is kept), and `--calibration` takes it for every step of
+that model, between the two measured ones next in size; a note says by how much.
 
 Single operations have constants of their own. To fit these, measure single operations (bf16, one operation a program,
 times from the profiler) and write a CSV file:

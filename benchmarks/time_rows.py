@@ -184,9 +184,9 @@ The functions furthest off, one of a family of shapes:"""
 WHY = {
     r"^v5p\.ragged_dot": "v5p's compiler, as it was timed, multiplied all rows by the weights of every group, which is "
     "as many times the work as there are groups; the one asked today does not",
-    r"ragged_dot": "how the compiler cuts groups into blocks is not modelled: each group is priced by its mean",
-    r"xla_chunked_dot_product_attention": "a loop of thousands of runs over chunks of 128 rows: each of its small "
-    "kernels is charged a start of its own, from its dump as well; the chip takes less",
+    r"ragged_dot": "timed with a compiler (as libtpu 0.0.52) that skips blocks without rows of a group and writes its "
+    "result narrow; from source the kernel of libtpu 0.0.50 is priced, whose blocks and float32 result are read again",
+    r"xla_chunked_dot_product_attention": "which scores stay near the core inside the loop is predicted by their size",
     r"multi_head_latent_attention": "its loops run as long as the data says, and count once",
     r"batched_rpa": "what the compiler makes of a cache gathered by tables is not predicted; its dump is nearer",
     r"(dsv4_compressor|csa_gather)": "many small gathers of a cache's rows, which take longer, from its dump as well",

@@ -22,7 +22,9 @@ from tests.hlo.test_loading_fuzz import OLD, mutated, seconds_of_work, small_pro
 from tilewright.errors import TilewrightError, UnsupportedError, UsageError
 from tilewright.hlo import estimate, load
 from tilewright.hlo.opcodes import COLLECTIVES, MOVES_ONLY
+from tilewright.hlo.program import Operation
 from tilewright.hlo.timing.chip import chip_of
+from tilewright.hlo.timing.work import Fused, Windows
 from tilewright.targets import target
 from tilewright.targets.chips import parse_target
 
@@ -962,3 +964,34 @@ def test_changed_programs():
             sound(estimate(program, draw.choice(("tpu-v4", "tpu-v6e", "tpu-v5p"))))
         estimated += 1
     assert estimated > 0.4 * tries(500)
+
+
+def grouped(groups, target_name="tpu-7x"):
+    text = f"""func.func @main(%a: tensor<16384x1024xbf16>, %b: tensor<{groups}x1024x2048xbf16>,
+        %n: tensor<{groups}xi32>) -> tensor<16384x2048xf32> {{
+      %0 = "chlo.ragged_dot"(%a, %b, %n) <{{ragged_dot_dimension_numbers = #chlo.ragged_dot<lhs_contracting_dimensions
+        = [1], rhs_contracting_dimensions = [1], lhs_ragged_dimensions = [0], rhs_group_dimensions = [0]>}}>
+        : (tensor<16384x1024xbf16>, tensor<{groups}x1024x2048xbf16>, tensor<{groups}xi32>) -> tensor<16384x2048xf32>
+      return %0 : tensor<16384x2048xf32>
+    }}"""
+    return estimate(load(" ".join(text.split())), target_name)
+
+
+@pytest.mark.parametrize("chip", ["tpu-v5e", "tpu-v5p", "tpu-v6e", "tpu-7x"])
+def test_groups_end_inside_blocks_of_rows(chip):
+    steps = [grouped(groups, chip) for groups in (1, 8, 64)]
+    assert {step.flops for step in steps} == {2 * 16384 * 1024 * 2048}
+    few, some, many = (step.device_seconds for step in steps)
+    assert few <= some < many
+    assert sum(row.bytes + row.resident for row in steps[0].rows) >= 2 * (16384 * 1024 + 1024 * 2048) + 4 * 16384 * 2048
+
+
+def test_masked_blocks_of_a_grouped_product_are_skipped():
+    config = '"iteration_bounds":["3","128","512","1","1"]},"mask_dim_to_iteration_index":["1","2"]'
+    windows = Windows.of(Operation("f", "fusion", "", attributes={"backend_config": config}))
+    assert (windows.groups, windows.count, windows.passes(0)) == (128, 3 * (128 + 511), 3)
+    fused = Fused()
+    fused.parts[2].matrix_us, fused.parts[2].products["bf16"] = 65536.0, 128
+    work = fused.work(windows)
+    assert work.matrix_us == pytest.approx(128 + 511)
+    assert work.products["bf16"] == 1

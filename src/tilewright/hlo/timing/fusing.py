@@ -100,6 +100,10 @@ class Fusing:
         self.number = {op.name: k for k, op in enumerate(self.operations)}
         returned = [op.operands for op in fusions.operations if op.opcode == "return"]
         self.results = {part for name in (returned or [()])[-1] for part in (name, name.partition("#")[0])}
+        self.leaving = set(self.results)  # and what such results are written over in place, in the same memory
+        for op in reversed(self.operations):
+            if op.name in self.leaving and op.operands and plain_opcode(op.opcode) in WRITES_IN_PLACE:
+                self.leaving.add(op.operands[0])
         self.tiles: dict[str, Tiles] = {}
         self.broken: dict[str, str] = {}
         for op in self.operations:
@@ -170,7 +174,7 @@ class Fusing:
         """Whether a value stays in vector memory."""
         if name == self.prefetched:
             return True
-        stays = not self.computation.entry or (name not in self.arguments and name not in self.results)
+        stays = not self.computation.entry or (name not in self.arguments and name not in self.leaving)
         most = self.beside_mb if self.number[name] <= self.held_until else self.chip.kernel["near_result_mb"]
         return stays and self.tiles[name].megabytes <= most
 
