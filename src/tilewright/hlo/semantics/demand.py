@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
-from tilewright.hlo.cost import plain_opcode
+from tilewright.hlo.cost import BOUNDS, plain_opcode
 from tilewright.hlo.inlining import DEEPEST
 from tilewright.hlo.opcodes import ELEMENTWISE, RENAMES, TAKES_PART, WRITES_IN_PLACE
 from tilewright.hlo.program import Computation, Operation, Program
@@ -22,10 +22,13 @@ _PASSES = _SAME | ELEMENTWISE | {"concatenate", "pad", "reduce"} | TAKES_PART
 
 
 class Demand:
-    """The shares of one program's fused values that are wanted; ``size`` gives a shape's bytes."""
+    """The shares of one program's fused values that are wanted; ``size`` gives a shape's bytes.
 
-    def __init__(self, program: Program, size: Callable[[str], float]) -> None:
-        self.program, self.size = program, size
+    ``whole_tiles``: a part of an array counts as it lies in it, with all tiles that it touches and what strides leave.
+    """
+
+    def __init__(self, program: Program, size: Callable[[str], float], whole_tiles: bool = False) -> None:
+        self.program, self.size, self.whole_tiles = program, size, whole_tiles
         self._shares: dict[tuple[str, bool], Mapping[str, float]] = {}
         self._updates: dict[str, Mapping[int, tuple[int, tuple[str, ...]]]] = {}
         self._chains: dict[str, set[str]] = {}
@@ -42,7 +45,8 @@ class Demand:
             read = [size * taken.get(number, 1.0) for number, size in enumerate(read)]
             for number, (_, shapes) in self.updates(body).items():
                 if number < len(written):
-                    written[number] = min(written[number], sum(map(self.size, shapes)))
+                    whole = array_shapes(op.shape)[number]
+                    written[number] = min(written[number], sum(self._part(whole, shape) for shape in shapes))
         elif kind in TAKES_PART and read:
             read[0] = min(read[0], sum(written))
         elif kind in WRITES_IN_PLACE and len(read) > WRITES_IN_PLACE[kind]:
@@ -122,12 +126,22 @@ class Demand:
                 wanted[name.partition("#")[0]] += part
         return wanted
 
+    def _part(self, whole: str, part: str, bounds: Sequence[tuple[str, str]] = ()) -> float:
+        """The bytes of a part of an array, of a slice by its bounds."""
+        dims = part.partition("[")[2].partition("]")[0]
+        alike = dims and dims.count(",") == whole.partition("]")[0].count(",")
+        if not self.whole_tiles or not alike:
+            return self.size(part)
+        dims = ",".join(str(int(end) - int(start)) for start, end in bounds) or dims
+        return self.size(f"{whole.partition('[')[0]}[{dims}]{whole.partition(']')[2]}")
+
     def _parts(self, op: Operation, share: float, in_place: bool) -> Sequence[float]:
         """What an operation wants of each of its operands."""
         kind, parts = plain_opcode(op.opcode), [share if op.opcode in _PASSES else 1.0] * len(op.operands)
         if kind in TAKES_PART and op.operand_shapes:
             whole = self.size(op.operand_shapes[0])
-            parts[0] = share * min(1.0, self.size(op.shape) / whole) if whole else share
+            taken = self._part(op.operand_shapes[0], op.shape, BOUNDS.findall(op.attributes.get("slice", "")))
+            parts[0] = share * min(1.0, taken / whole) if whole else share
         elif in_place and (kind in WRITES_IN_PLACE or kind in _SAME):
             parts[0] = 0.0 if kind in WRITES_IN_PLACE else share
         elif kind == "fusion" and op.calls:
