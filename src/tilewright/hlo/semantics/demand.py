@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 
 from tilewright.hlo.cost import BOUNDS, plain_opcode
 from tilewright.hlo.inlining import DEEPEST
@@ -28,7 +29,7 @@ class Demand:
     """
 
     def __init__(self, program: Program, size: Callable[[str], float], whole_tiles: bool = False) -> None:
-        self.program, self.size, self.whole_tiles = program, size, whole_tiles
+        self.program, self.size, self.whole_tiles = program, cache(size), whole_tiles
         self._shares: dict[tuple[str, bool], Mapping[str, float]] = {}
         self._updates: dict[str, Mapping[int, tuple[int, tuple[str, ...]]]] = {}
         self._chains: dict[str, set[str]] = {}
@@ -126,13 +127,14 @@ class Demand:
                 wanted[name.partition("#")[0]] += part
         return wanted
 
-    def _part(self, whole: str, part: str, bounds: Sequence[tuple[str, str]] = ()) -> float:
+    def _part(self, whole: str, part: str, slice_: str = "") -> float:
         """The bytes of a part of an array, of a slice by its bounds."""
-        dims = part.partition("[")[2].partition("]")[0]
-        alike = dims and dims.count(",") == whole.partition("]")[0].count(",")
-        if not self.whole_tiles or not alike:
+        if not self.whole_tiles:
             return self.size(part)
-        dims = ",".join(str(int(end) - int(start)) for start, end in bounds) or dims
+        dims = part.partition("[")[2].partition("]")[0]
+        if not dims or dims.count(",") != whole.partition("]")[0].count(","):
+            return self.size(part)
+        dims = ",".join(str(int(end) - int(start)) for start, end in BOUNDS.findall(slice_)) or dims
         return self.size(f"{whole.partition('[')[0]}[{dims}]{whole.partition(']')[2]}")
 
     def _parts(self, op: Operation, share: float, in_place: bool) -> Sequence[float]:
@@ -140,7 +142,7 @@ class Demand:
         kind, parts = plain_opcode(op.opcode), [share if op.opcode in _PASSES else 1.0] * len(op.operands)
         if kind in TAKES_PART and op.operand_shapes:
             whole = self.size(op.operand_shapes[0])
-            taken = self._part(op.operand_shapes[0], op.shape, BOUNDS.findall(op.attributes.get("slice", "")))
+            taken = self._part(op.operand_shapes[0], op.shape, op.attributes.get("slice", ""))
             parts[0] = share * min(1.0, taken / whole) if whole else share
         elif in_place and (kind in WRITES_IN_PLACE or kind in _SAME):
             parts[0] = 0.0 if kind in WRITES_IN_PLACE else share
