@@ -20,6 +20,8 @@ _SAME = RENAMES | {"copy", "convert", "reshape", "transpose", "bitcast-convert",
 """Operations that hold what their operand holds, in another order or type."""
 _PASSES = _SAME | ELEMENTWISE | {"concatenate", "pad", "reduce"} | TAKES_PART
 """Operations that want of their operands the share that is wanted of their result."""
+_UPDATES = WRITES_IN_PLACE.keys() | {"fusion"}
+"""Operations without which a body writes nothing in place."""
 
 
 class Demand:
@@ -58,6 +60,8 @@ class Demand:
         """Result number -> (the parameter it is written over, the shapes written into it), for results in place."""
         if body.name not in self._updates:
             self._updates[body.name] = {}  # for a text whose calls go round
+            if _UPDATES.isdisjoint(plain_opcode(op.opcode) for op in body.operations):
+                return self._updates[body.name]
             named = {op.name: op for op in body.operations}
             root = body.root or body.operations[-1]
             results = root.operands if root.opcode == "tuple" else (root.name,)
