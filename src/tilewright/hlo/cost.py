@@ -18,7 +18,7 @@ from tilewright.hlo.program import Operation
 from tilewright.layout import TensorLayout, is_bitcast, parse, predict, preset, tiled
 from tilewright.targets import Target, TileMemory
 
-_BOUNDS = re.compile(r"\[\s*([0-9]{1,18})\s*:\s*([0-9]{1,18})\s*[:\]]")
+BOUNDS = re.compile(r"\[\s*([0-9]{1,18})\s*:\s*([0-9]{1,18})\s*[:\]]")
 _REARRANGING = frozenset({"broadcast", "reshape", "transpose"})
 
 _Shape = tuple[int, ...]
@@ -209,7 +209,7 @@ def _same_words(a: TensorLayout, b: TensorLayout) -> bool:
 
 def _slice_sizes(op: Operation, operand: TensorLayout) -> tuple[int, ...]:
     """The box a slice reads of its operand: from the first element to the last, strides included."""
-    sizes = tuple(int(end) - int(start) for start, end in _BOUNDS.findall(op.attributes.get("slice", "")))
+    sizes = tuple(int(end) - int(start) for start, end in BOUNDS.findall(op.attributes.get("slice", "")))
     if len(sizes) != operand.rank or any(not 0 <= size <= whole for size, whole in zip(sizes, operand.shape)):
         raise UsageError(f"its bounds do not fit {operand}")
     return sizes

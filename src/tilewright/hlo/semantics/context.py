@@ -181,7 +181,8 @@ class Context:
     @cached_property
     def demand(self) -> Demand:
         """What fusions read and write of their arrays, in bytes."""
-        return Demand(self.program, lambda shape: sum(layout.size_bytes for layout in self.layouts(shape)))
+        size = lambda shape: sum(layout.size_bytes for layout in self.layouts(shape))  # noqa: E731
+        return Demand(self.program, size, whole_tiles=True)
 
     @property
     def register_bytes(self) -> int | None:

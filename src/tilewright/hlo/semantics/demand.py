@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 
-from tilewright.hlo.cost import plain_opcode
+from tilewright.hlo.cost import BOUNDS, plain_opcode
 from tilewright.hlo.inlining import DEEPEST
 from tilewright.hlo.opcodes import ELEMENTWISE, RENAMES, TAKES_PART, WRITES_IN_PLACE
 from tilewright.hlo.program import Computation, Operation, Program
@@ -23,13 +24,18 @@ _MAY_BE_IN_PLACE = _SAME | {"tuple", "fusion"} | WRITES_IN_PLACE.keys()
 """Operations whose result may be written over a parameter."""
 _IN_THEIR_OWN_WAY = TAKES_PART | {"fusion"} | WRITES_IN_PLACE.keys()
 """Operations that do not want the same of all their operands."""
+_UPDATES = WRITES_IN_PLACE.keys() | {"fusion"}
+"""Operations without which a body writes nothing in place."""
 
 
 class Demand:
-    """The shares of one program's fused values that are wanted; ``size`` gives a shape's bytes."""
+    """The shares of one program's fused values that are wanted; ``size`` gives a shape's bytes.
 
-    def __init__(self, program: Program, size: Callable[[str], float]) -> None:
-        self.program, self.size = program, size
+    ``whole_tiles``: a part of an array counts as it lies in it, with all tiles that it touches and what strides leave.
+    """
+
+    def __init__(self, program: Program, size: Callable[[str], float], whole_tiles: bool = False) -> None:
+        self.program, self.size, self.whole_tiles = program, cache(size), whole_tiles
         self._shares: dict[tuple[str, bool], Mapping[str, float]] = {}
         self._updates: dict[str, Mapping[int, tuple[int, tuple[str, ...]]]] = {}
         self._chains: dict[str, set[str]] = {}
@@ -46,7 +52,8 @@ class Demand:
             read = [size * taken.get(number, 1.0) for number, size in enumerate(read)]
             for number, (_, shapes) in self.updates(body).items():
                 if number < len(written):
-                    written[number] = min(written[number], sum(map(self.size, shapes)))
+                    whole = array_shapes(op.shape)[number]
+                    written[number] = min(written[number], sum(self._part(whole, shape) for shape in shapes))
         elif kind in TAKES_PART and read:
             read[0] = min(read[0], sum(written))
         elif kind in WRITES_IN_PLACE and len(read) > WRITES_IN_PLACE[kind]:
@@ -59,6 +66,8 @@ class Demand:
             self._updates[body.name] = {}  # for a text whose calls go round
             root = body.root or body.operations[-1]
             if plain_opcode(root.opcode) not in _MAY_BE_IN_PLACE:
+                return {}
+            if _UPDATES.isdisjoint(plain_opcode(op.opcode) for op in body.operations):
                 return {}
             named = {op.name: op for op in body.operations}
             results = root.operands if root.opcode == "tuple" else (root.name,)
@@ -133,12 +142,23 @@ class Demand:
                 wanted[name.partition("#")[0]] += part
         return wanted
 
+    def _part(self, whole: str, part: str, slice_: str = "") -> float:
+        """The bytes of a part of an array, of a slice by its bounds."""
+        if not self.whole_tiles:
+            return self.size(part)
+        dims = part.partition("[")[2].partition("]")[0]
+        if not dims or dims.count(",") != whole.partition("]")[0].count(","):
+            return self.size(part)
+        dims = ",".join(str(int(end) - int(start)) for start, end in BOUNDS.findall(slice_)) or dims
+        return self.size(f"{whole.partition('[')[0]}[{dims}]{whole.partition(']')[2]}")
+
     def _parts(self, op: Operation, share: float, in_place: bool) -> Sequence[float]:
         """What an operation wants of each of its operands."""
         kind, parts = plain_opcode(op.opcode), [share if op.opcode in _PASSES else 1.0] * len(op.operands)
         if kind in TAKES_PART and op.operand_shapes:
             whole = self.size(op.operand_shapes[0])
-            parts[0] = share * min(1.0, self.size(op.shape) / whole) if whole else share
+            taken = self._part(op.operand_shapes[0], op.shape, op.attributes.get("slice", ""))
+            parts[0] = share * min(1.0, taken / whole) if whole else share
         elif in_place and (kind in WRITES_IN_PLACE or kind in _SAME):
             parts[0] = 0.0 if kind in WRITES_IN_PLACE else share
         elif kind == "fusion" and op.calls:
