@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from tilewright.hlo.rules.catalogue import catalogue, list_rules
     from tilewright.hlo.running import optimize_function
     from tilewright.hlo.search import search_shardings
-    from tilewright.hlo.semantics.collectives import collectives
+    from tilewright.hlo.semantics.collectives import Collective, collectives
     from tilewright.hlo.semantics.predicting import in_normal_form
     from tilewright.hlo.slices import partition
     from tilewright.hlo.timing.chip import what_if
