@@ -1,10 +1,10 @@
 """Verdicts and vector memory of small Pallas kernels against the TPU's own compiler, on four chips and more.
 
     python benchmarks/kernel_verdicts.py judge benchmarks/data/kernel_verdicts.jsonl   # needs jax[tpu], no TPU
-    ./run python benchmarks/kernel_verdicts.py                                         # compares what was judged
+    ./run python benchmarks/kernel_verdicts.py   # compares what was judged
 
-Kernels are drawn by a seed from the families below; nothing in the checks was fitted on these rows. A row has the family, its
-parameters, the chip, whether the compiler takes it, and the bytes of vector memory that it says.
+Kernels are drawn by a seed from the families below; nothing in the checks was fitted on these rows. A row has the family,
+its parameters, the chip, whether the compiler takes it, and the bytes of vector memory that it says.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import os
 import random
 import re
 import sys
-from functools import partial
 from pathlib import Path
 
 import jax
@@ -158,19 +157,19 @@ def drawn(seed: int, count: int):
         rows, columns = some.choice(sides), some.choice([128, 256, 512, 1024, 2048, 4096])
         kind = some.choice(["bf16", "bf16", "f32", "s8"])
         what = some.choice(["softmax", "norm", "gelu", "cumsum"])
-        products = dict(bm=some.choice(sides[3:]), bk=some.choice([128, 256, 512, 1024, 2048, 4096]))
-        products |= dict(bn=some.choice([64, 128, 256, 512, 1024, 2048]), kind=kind)
+        products = {"bm": some.choice(sides[3:]), "bk": some.choice([128, 256, 512, 1024, 2048, 4096])}
+        products |= {"bn": some.choice([64, 128, 256, 512, 1024, 2048]), "kind": kind}
         yield some.choice(
             [
                 ("product", products),
                 ("product", products),
-                ("rowwise", dict(rows=rows, columns=columns * some.choice([1, 2, 4]), kind=kind, what=what)),
-                ("tiled", dict(rows=rows, columns=some.choice([64, 128, 200, 512, 1024, 4096]), kind=kind)),
-                ("turned", dict(rows=max(128, rows), columns=min(2048, columns), kind=kind)),
-                ("attention", dict(queries=max(8, rows), keys=some.choice([128, 256, 512, 1024]),
-                                   depth=some.choice([64, 128, 256]), unroll=some.choice([1, 1, 2, 4]))),
-                ("gathered", dict(rows=rows, columns=columns, kind=kind, scratch_rows=some.choice([8, 512, 4096]))),
-                ("copied", dict(rows=rows, columns=columns, kind=kind)),
+                ("rowwise", {"rows": rows, "columns": columns * some.choice([1, 2, 4]), "kind": kind, "what": what}),
+                ("tiled", {"rows": rows, "columns": some.choice([64, 128, 200, 512, 1024, 4096]), "kind": kind}),
+                ("turned", {"rows": max(128, rows), "columns": min(2048, columns), "kind": kind}),
+                ("attention", {"queries": max(8, rows), "keys": some.choice([128, 256, 512, 1024]),
+                                   "depth": some.choice([64, 128, 256]), "unroll": some.choice([1, 1, 2, 4])}),
+                ("gathered", {"rows": rows, "columns": columns, "kind": kind, "scratch_rows": some.choice([8, 512, 4096])}),
+                ("copied", {"rows": rows, "columns": columns, "kind": kind}),
             ]
         )  # fmt: skip
         count -= 1

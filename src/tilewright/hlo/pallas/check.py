@@ -325,8 +325,9 @@ def _checked(op: Operation, program: Program, chip: Target, step: StepTime | Non
         for w, there in zip(kernel.windows, near)
     )
     own = round(kernel.copied * 1e6)
-    row = next((r for r in step.rows if r.name == op.name or (r.line and r.line == op.line)), None) if step else None
-    timed = row is not None and FROM_BODY in row.note and not kernel.trips_by_data
+    rows = [r for r in step.rows if r.line == op.line or r.name.endswith(op.name)] if step else []
+    row = max(rows, key=lambda r: (r.line == op.line != 0, r.name.endswith(op.name)), default=None)
+    timed = (row is None or FROM_BODY in row.note) and not (kernel.trips_by_data or kernel.sparse)
     whole = (
         pipeline(chip_of(chip), kernel, {w.operand for w, there in zip(kernel.windows, near) if there})
         if timed
@@ -351,8 +352,8 @@ def _checked(op: Operation, program: Program, chip: Target, step: StepTime | Non
         own + sum(w.bytes for w, there in zip(windows, near) if not there),
         own + sum(w.least for w, there in zip(windows, near) if not there),
         windows,
-        row.seconds / max(1, row.runs) if row else 0.0,
-        row.bound if row else "",
+        row.seconds / max(1, row.runs) if row else whole.us / 1e6 if whole else 0.0,
+        row.bound if row else whole.bound if whole else "",
         tuple(advice(kernel, whole, chip)),
         tuple(notes),
         kernel,

@@ -397,23 +397,22 @@ class Walk:
             self._give(node, k, number)
 
     def _once_over(self, block: Block, weight: Any) -> None:
-        """A loop that moves blocks as often as its data says: taken to pass once over the arrays that it moves."""
+        """A loop that moves blocks as often as its data says: taken to pass its arrays once, in all steps."""
         outer, before = self.steps, self.trips
         self.steps, self.trips = _Steps(), Counter()
         self._block(block, weight)
-        runs = mean(weight) * max(1, self.kernel.steps)
         whole = {k: size for k, (m, _) in self.steps.moved.items() if m and (size := self._megabytes(k))}
-        passing = {k: ceil(size * runs / self.steps.moved[k][0]) for k, size in whole.items()}
+        passing = {k: ceil(size / self.steps.moved[k][0]) for k, size in whole.items()}
         trips = max([1, *passing.values()])
         for k, size in whole.items():
-            self.steps.moved[k][0] = min(self.steps.moved[k][0], size * runs / trips)
+            self.steps.moved[k][0] = min(self.steps.moved[k][0], size / trips)
         self.kernel.trips_by_data |= trips <= 1
         if trips > max([1, *self.kernel.passing.values()]):
             self.kernel.passing = passing
         self.begun = self.begun + weight * trips
         self._close(1.0)
         for key, times in self.trips.items():
-            before[key] += times * trips  # type: ignore[assignment]
+            before[key] += times * trips
         self.steps, self.trips = outer, before
 
     def _megabytes(self, operand: int) -> float:
