@@ -62,7 +62,7 @@ class _Checks:
             yield "fastest, as modelled: " + _named(given)
             near = [g for g, c in self.made if best <= _seconds(c) <= best * (1 + self.error) and g != given]
             if self.error:
-                yield f"the model is off by {self.error:.0%} on kernels it was not fitted on, which is more than sets apart"
+                yield f"the model is off by {self.error:.0%} on kernels it was not fitted on, more than what sets apart"
                 yield (
                     f"{len(near)} others of {len(self.made)} tried"
                     + ": " * bool(near)

@@ -110,6 +110,7 @@ class Walk:
         self.trips: Counter[tuple[Any, ...]] = Counter()
         self.first: list[tuple[Any, ...]] = []
         self.begun: Any = 0.0  # trips over the grid
+        self.passed: set[str] = set()  # where loops end that pass their arrays once
 
     def _attribute(self, name: str) -> int:
         match = re.search(rf"\b{name} = (\d+)", self.main.rest)
@@ -361,7 +362,10 @@ class Walk:
         most = int(np.max(trips)) if np.size(trips) else 0
         if by_data or not (block.moves or scalars) or most <= 0:
             self._forget(names)
-            if by_data and block.moves:
+            if by_data and node.operands[0] in self.passed:
+                pass  # it goes on where one ended that passed all: a remainder of nothing
+            elif by_data and block.moves:
+                self.passed.add(node.operands[1])
                 self._once_over(block, weight)
             elif most > 0:
                 self.kernel.trips_by_data |= by_data
@@ -537,7 +541,7 @@ class Walk:
             return plain(self.contents[table][np.clip(place, 0, prod(sizes) - 1)])
         if sizes == (1,) and self.contents:
             return self.longest if table in self.ranges.lengths else 0
-        if blocks := self.ranges.blocks.get(table):
+        if (blocks := self.ranges.blocks.get(table)) and table not in self.ranges.lengths:
             count = prod(sizes)
             if count <= _LARGEST and (other := self._beside(table, count - blocks + 1)):
                 self.contents |= _merged(table, blocks, other, count - blocks + 1)
