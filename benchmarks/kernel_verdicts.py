@@ -4,7 +4,8 @@
     ./run python benchmarks/kernel_verdicts.py   # compares what was judged
 
 Kernels are drawn by a seed from the families below. Two rules of the checks were found on these rows, that arithmetic
-of narrow integers is missing and that v4 multiplies no bytes; memory was not fitted on them. A row has the family, its parameters, the chip, whether the compiler takes it, and the bytes of vector memory that it says.
+of narrow integers is missing and that v4 multiplies no bytes; memory was not fitted on them. A row has the family, its
+parameters, the chip, whether the compiler takes it, and the bytes of vector memory that it says.
 """
 
 from __future__ import annotations
