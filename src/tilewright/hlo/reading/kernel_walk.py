@@ -96,8 +96,7 @@ class Walk:
         self.grid = [longest if bound < 0 else bound for bound in bounds]
         kernel.steps, kernel.grid = prod(self.grid), tuple(self.grid)
         kernel.semantics = tuple(re.findall(r"#tpu\.dimension_semantics<(\w+)>", main.rest))
-        own = (node.signature for node in main.blocks[0].all() if node.name == "memref.alloca")
-        kernel.scratch = [memory_of(kind) for kind in (*(kind for _, kind in self.arguments[self.last :]), *own)]
+        kernel.scratch = [memory_of(kind) for _, kind in self.arguments[self.last :]]
         kernel.held_bytes = held(main)
         self.sizes_given = sum(bound < 0 for bound in bounds)  # they come as operands before all others
         self.numbers: dict[str, Number] = {}
