@@ -186,8 +186,8 @@ def stored(block: Block) -> set[str]:
 def held(main: Node) -> int:
     """The most bytes of vectors that are made before a reduction or product ends and wanted after it, at one time.
 
-    What is loaded or spread out again costs no memory. Work that waits for nothing but the same number of reductions may
-    run side by side; a load waits for what was stored there. In the order of the program less is held, of which the
+    What is loaded or spread out again costs no memory. Work that waits for nothing but as many reductions may run side
+    by side; a load waits for what was stored there. In the order of the program less is held, of which the
     compiler makes a few times as much at most. What a change of shape keeps twice, because its rows or lanes cross
     tiles, is the least.
     """
