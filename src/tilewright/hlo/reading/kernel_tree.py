@@ -186,13 +186,14 @@ def stored(block: Block) -> set[str]:
 def held(main: Node) -> int:
     """The most bytes of vectors that are made before a reduction or product ends and wanted after it, at one time.
 
-    What is loaded or spread out again costs no memory. Work that waits for nothing but as many reductions may run side
-    by side; a load waits for what was stored there. In the order of the program less is held, of which the
+    What is loaded or spread out again costs no memory. What waits for as many reductions may run side by side, and no
+    sooner than it is wanted; a load waits for what was stored there. In the order of the program less is held, of which the
     compiler makes a few times as much at most. What a change of shape keeps twice, because its rows or lanes cross
     tiles, is the least.
     """
     made: dict[str, tuple[int, int, int]] = {}  # name -> (the reductions that it waited for, its bytes, its place)
     wanted: dict[str, tuple[int, int]] = {}
+    steps: list[tuple[str, Sequence[str], int, bool]] = []  # result, operands, reductions before it, whether it waits
     cast_from: dict[str, tuple[int, ...]] = {}  # the shape that a change of shape began with
     numbers: dict[str, int] = {}
     kept_at: dict[
@@ -220,6 +221,7 @@ def held(main: Node) -> int:
                 kept_at[cell(names[1:])] = max(kept_at.get(cell(names[1:]), 0), phase)
             elif node.name.endswith("load") and names:
                 phase = max(phase, kept_at.get(cell(names), 0), kept_at.get((names[0],), 0))
+            steps.append((node.result, names, phase, node.vector and node.name.startswith(_WAITS)))
             if not (node.result and node.vector and node.shapes):
                 continue
             dims, kind = node.shapes[-1]
@@ -235,11 +237,17 @@ def held(main: Node) -> int:
 
     for block in main.blocks:
         follow(block)
+    first: dict[str, int] = {}  # when each is made at the latest, in reductions
+    last: dict[str, int] = {}
+    for result, names, phase, waits in reversed(steps):
+        start = max(phase, first.get(result, phase + waits) - waits)
+        for name in names:
+            first[name], last[name] = min(first.get(name, start), start), max(last.get(name, start), start)
     changes: list[tuple[int, int]] = []
     ends: dict[int, int] = {}
     for name, (phase, size, begin) in made.items():
         until, end = wanted.get(name, (phase, 0))
-        for boundary in range(phase, until) if size else ():
+        for boundary in range(max(phase, first.get(name, 0)), last.get(name, 0)) if size else ():
             ends[boundary] = ends.get(boundary, 0) + size
         if until > phase and size:
             changes += [(begin, size), (end, -size)]
