@@ -90,7 +90,8 @@ class Kernels:
             notes.append(f"{count_text(trips)} trips of a loop, once over {said_of}")
         near = {operand for operand, tiles in numbered.items() if tiles.space == 1}
         whole = pipeline(self.chip, kernel, near)
-        us, far = whole.us * share, whole.megabytes * share
+        least = sum(w.distinct for w in kernel.windows if w.operand not in near)  # each block once
+        us, far = whole.us * share, max(whole.megabytes * share, min(whole.megabytes, least))
         if kernel.trips_by_data:
             arrays = sum(tiles.megabytes for tiles in numbered.values() if tiles.space == 0)
             us, far = us + self.chip.stream_us(max(0.0, arrays - far), self.chip.kernel["mb_per_us"]), max(far, arrays)
