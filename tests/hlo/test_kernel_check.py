@@ -1,7 +1,12 @@
 """Checks of Pallas kernels: the verdict, vector memory, movement, another order of the grid, the time."""
 
+import json
 import re
+import subprocess
+import sys
 import time
+from functools import partial
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +15,9 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from tilewright.hlo import check_kernels, estimate, from_jax, kernels
+from tilewright.targets import target
 
+ROOT = Path(__file__).parents[2]
 MIB = 1 << 20
 SIZES = {"m": 2048, "k": 2048, "n": 2048}
 
@@ -203,3 +210,120 @@ def test_what_saves_most_is_advised_first_and_saves_about_as_much():
     assert 0.8 * saved < small.seconds - large.seconds < 1.2 * saved
     assert [text.startswith("larger blocks along dim 1 of the grid: window 0") for text in others].count(True) == 1
     assert not any("beginning" in text for text in large.advice)
+
+
+sys.path.insert(0, str(ROOT / "benchmarks"))
+ROWS = [json.loads(line) for line in (ROOT / "benchmarks/data/kernel_verdicts.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("row", ROWS[3::61], ids=lambda row: f"{row['family']}-{row['chip']}-{row['ok']}")
+def test_verdicts_are_the_compilers(row):
+    """One in 61; benchmarks/kernel_verdicts.py compares all of them."""
+    import kernel_verdicts
+
+    call, arrays = kernel_verdicts.made(row["family"], row["params"])
+    (check,) = check_kernels(call, *arrays, target=row["chip"])
+    assert check.ok == row["ok"], (check.problems, row["text"])
+    if row["ok"] and row["vmem"] and check.vmem_bytes and row["chip"] != "tpu-7x":  # other arrays lie near there
+        assert check.vmem_bytes == pytest.approx(row["vmem"], rel=0.3, abs=1 << 16)
+
+
+@pytest.mark.nightly
+def test_verdicts_agree_in_97_of_100(capsys):
+    import kernel_verdicts
+
+    kernel_verdicts.compare(kernel_verdicts.ROWS)
+    said = capsys.readouterr().out
+    (agree,) = re.findall(r"verdicts agree \(([\d.]+)%\)", said)
+    (refused,) = re.findall(r"are refused \(([\d.]+)%\)", said)
+    near, sized = map(int, re.findall(r"within 15 % in (\d+) of (\d+)", said)[0])
+    assert float(agree) >= 97
+    assert float(refused) <= 1
+    assert near >= 0.85 * sized
+    assert said.rstrip().endswith("below windows and scratch in 0")
+
+
+@pytest.mark.parametrize(("kind", "ok"), [("int8", False), ("int16", True)])
+def test_arithmetic_of_bytes_is_refused_as_the_compiler_does(kind, ok):
+    def body(x, y, o):
+        o[...] = x[...] + y[...]
+
+    x = jax.ShapeDtypeStruct((512, 512), kind)
+    (check,) = check_kernels(pl.pallas_call(body, out_shape=x), x, x, target="tpu-v6e")
+    assert [problem.kind for problem in check.problems] == ([] if ok else ["operation"])
+
+
+def test_rounds_that_wait_for_one_another_hold_no_more_than_one():
+    """Rounds unrolled, each with its own softmax: behind one another by what they keep, or side by side."""
+
+    def body(rounds, chained, x, o, kept):
+        for at in range(rounds):
+            here = x[at] + kept[...] if chained else x[at]
+            e = jnp.exp(here - here.max(-1, keepdims=True))
+            kept[...] = e / e.sum(-1, keepdims=True)
+        o[...] = kept[...]
+
+    def spilled(rounds, chained):
+        x, o = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((rounds, 256, 1024), (256, 1024)))
+        scratch = [pltpu.VMEM((256, 1024), jnp.float32)]
+        call = pl.pallas_call(partial(body, rounds, chained), out_shape=o, scratch_shapes=scratch)
+        (check,) = check_kernels(call, x, target="tpu-v6e")
+        return check.spilled_bytes
+
+    assert spilled(8, True) == spilled(2, True) > 0
+    assert spilled(8, True) < spilled(8, False) <= 8 * (spilled(1, False) + (1 << 18))
+
+
+def test_a_loop_by_data_passes_its_arrays_once():
+    """A pipeline as long as a number in memory says is taken to bring in each block once."""
+    most = 64
+
+    def inner(x, o):
+        o[...] = jnp.exp(x[...])
+
+    def body(count, x, o):
+        blocks = pl.BlockSpec((128, 512), lambda i: (i, 0))
+        pltpu.emit_pipeline(inner, grid=(count[0],), in_specs=[blocks], out_specs=[blocks])(x, o)
+
+    far, x = pl.BlockSpec(memory_space=pl.ANY), jax.ShapeDtypeStruct((most * 128, 512), jnp.float32)
+    call = pl.pallas_call(body, in_specs=[pl.BlockSpec(memory_space=pltpu.SMEM), far], out_specs=far, out_shape=x)
+    (check,) = check_kernels(call, jax.ShapeDtypeStruct((1,), jnp.int32), x, target="tpu-v6e")
+    assert max(check.kernel.passing.values()) == most
+    assert check.kernel.elements["exp"] == most * 128 * 512
+    least = 2 * most * 128 * 512 * 4 / target("tpu-v6e").memory("hbm").bytes_per_second
+    assert least <= check.seconds <= 4 * least + 1e-5
+
+
+@pytest.mark.parametrize(
+    ("shape", "there"),
+    [
+        ((512, 1024), lambda x: jnp.swapaxes(jnp.swapaxes(x, 0, 1), 0, 1)),
+        ((8, 64, 1024), lambda x: x.reshape(512, 1024)),
+    ],
+    ids=["transposes that undo one another", "a reshape that moves nothing"],
+)
+def test_what_moves_nothing_before_a_kernel_costs_nothing(shape, there):
+    def double(x, o):
+        o[...] = x[...] * 2
+
+    def wrapped(x):
+        return pl.pallas_call(double, out_shape=jax.ShapeDtypeStruct((512, 1024), x.dtype))(there(x))
+
+    step = estimate(from_jax(wrapped, jax.ShapeDtypeStruct(shape, jnp.float32)), "tpu-v6e")
+    assert [row.op for row in step.rows if row.seconds] == ["custom_call"]
+
+
+@pytest.mark.nightly
+def test_a_search_finds_a_tiling_that_a_sweep_does_not_beat():
+    """The search of three sides against every combination of four powers of two."""
+
+    def made(*words):
+        asked = [sys.executable, "-m", "tilewright", "kernel", "check", f"{ROOT}/examples/pallas_matmul.py:matmul"]
+        done = subprocess.run([*asked, "--json", *words], capture_output=True, check=True, timeout=300)
+        return json.loads(done.stdout)["sweep"]
+
+    found = made("--tune", "bm,bn,bk")
+    swept = made(*(f"--sweep={side}=256,512,1024,2048" for side in ("bm", "bn", "bk")))
+    best = min(row["kernels"][0]["seconds"] for row in swept if row["kernels"][0]["ok"])
+    assert found[0]["kernels"][0]["ok"]
+    assert found[0]["kernels"][0]["seconds"] <= best * (1 + 1e-9)

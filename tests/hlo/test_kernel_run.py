@@ -109,6 +109,73 @@ def test_planted_faults_are_found(fault):
         assert KINDS[fault] <= {found.kind for found in run_kernels(call, *arrays).faults}
 
 
+def row_sums(rows, columns, blocks, fault=""):
+    """Sums along rows that are added up in the result itself, block by block; and their array."""
+
+    def body(x, o):
+        step = pl.program_id(1)
+
+        if fault != "started":
+
+            @pl.when(step == 0)
+            def _():
+                o[...] = jnp.zeros_like(o)
+
+        o[...] += jnp.sum(x[...], axis=1, keepdims=True)
+
+    short = columns // 2 if fault == "edge" else 0
+    place = (lambda i, j: (0, 0)) if fault == "place" else (lambda i, j: (i, 0))
+    words = ["arbitrary", "parallel" if fault == "race" else "arbitrary"]
+    call = pl.pallas_call(
+        body,
+        grid=(2, blocks),
+        in_specs=[pl.BlockSpec((rows, columns), lambda i, j: (i, j))],
+        out_specs=pl.BlockSpec((rows, 1), place),
+        out_shape=jax.ShapeDtypeStruct((2 * rows, 1), jnp.float32),
+        compiler_params=pltpu.CompilerParams(dimension_semantics=words),
+    )
+    return call, [np.ones((2 * rows, blocks * columns - short), np.float32)]
+
+
+def picked_rows(rows, columns, blocks, fault=""):
+    """Blocks of rows that a table names, each to its place; the table and the array."""
+
+    def body(table, x, o):
+        if fault == "skipped":
+
+            @pl.when(pl.program_id(0) > 0)
+            def _():
+                o[...] = x[...] * 2
+
+        else:
+            o[...] = x[...] * 2
+
+    spec = pltpu.PrefetchScalarGridSpec(
+        num_scalar_prefetch=1,
+        grid=(blocks,),
+        in_specs=[pl.BlockSpec((rows, columns), lambda i, table: (table[i], 0))],
+        out_specs=pl.BlockSpec((rows, columns), lambda i, table: (i // 2 if fault == "place" else i, 0)),
+    )
+    table = np.arange(blocks, dtype=np.int32)[::-1] + (fault == "beyond")
+    array = np.ones((blocks * rows, columns), np.float32)
+    out = jax.ShapeDtypeStruct(array.shape, array.dtype)
+    return pl.pallas_call(body, grid_spec=spec, out_shape=out), [table, array]
+
+
+@pytest.mark.parametrize(
+    "sizes", [(8, 128, 2), (16, 128, 3), (8, 256, 4), (16, 256, 2)] if by_night() else [(8, 128, 2)]
+)
+@pytest.mark.parametrize(
+    ("family", "fault"),
+    [(row_sums, fault) for fault in (("", "started", "place", "race", "edge") if by_night() else ("started", "edge"))]
+    + [(picked_rows, fault) for fault in (("", "skipped", "place", "beyond") if by_night() else ("beyond",))],
+)
+def test_planted_faults_of_sums_in_the_result_and_of_tables_are_found(family, fault, sizes):
+    call, arrays = family(*sizes, fault)
+    found = {each.kind for each in run_kernels(call, *arrays).faults}
+    assert KINDS[fault] <= found if fault else not found
+
+
 def test_loops_and_scopes_are_followed_and_transfers_refused():
     def body(x, o):
         def scoped(kept):

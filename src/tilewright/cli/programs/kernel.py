@@ -62,8 +62,12 @@ class _Checks:
             yield "fastest, as modelled: " + _named(given)
             near = [g for g, c in self.made if best <= _seconds(c) <= best * (1 + self.error) and g != given]
             if self.error:
-                yield f"the model is off by {self.error:.0%} on kernels it was not fitted on, more than the difference to"
-                yield f"{len(near)} others of {len(self.made)} tried: " + "; ".join(map(_named, near[:8]))
+                yield f"the model is off by {self.error:.0%} on kernels it was not fitted on, more than what sets apart"
+                yield (
+                    f"{len(near)} others of {len(self.made)} tried"
+                    + ": " * bool(near)
+                    + "; ".join(map(_named, near[:8]))
+                )
             for check in checks:
                 yield from check.lines()
 

@@ -315,7 +315,7 @@ def _checked(op: Operation, program: Program, chip: Target, step: StepTime | Non
     near = near_arrays(op, kernel.windows, program.kind, chip)
     memory, limit = memory_of(kernel, chip, near), limit_of(kernel, chip)
     tilings = [] if kernel.sparse else _tilings(kernel)
-    problems = [*tilings, *_missing(kernel), *_memory_problems(kernel, memory, limit, chip)]
+    problems = [*tilings, *_missing(kernel, chip), *_memory_problems(kernel, memory, limit, chip)]
     windows = tuple(
         CheckedWindow(
             *(w.array, w.dtype, w.block, "vmem, array and all" if there else w.space, 0 if there else w.buffers),
@@ -325,8 +325,9 @@ def _checked(op: Operation, program: Program, chip: Target, step: StepTime | Non
         for w, there in zip(kernel.windows, near)
     )
     own = round(kernel.copied * 1e6)
-    row = next((r for r in step.rows if r.name == op.name or (r.line and r.line == op.line)), None) if step else None
-    timed = row is not None and FROM_BODY in row.note and not kernel.trips_by_data
+    rows = [r for r in step.rows if r.line == op.line or r.name.endswith(op.name)] if step else []
+    row = max(rows, key=lambda r: (r.line == op.line != 0, r.name.endswith(op.name)), default=None)
+    timed = (row is None or FROM_BODY in row.note) and not (kernel.trips_by_data or kernel.sparse)
     whole = (
         pipeline(chip_of(chip), kernel, {w.operand for w, there in zip(kernel.windows, near) if there})
         if timed
@@ -351,8 +352,8 @@ def _checked(op: Operation, program: Program, chip: Target, step: StepTime | Non
         own + sum(w.bytes for w, there in zip(windows, near) if not there),
         own + sum(w.least for w, there in zip(windows, near) if not there),
         windows,
-        row.seconds / max(1, row.runs) if row else 0.0,
-        row.bound if row else "",
+        row.seconds / max(1, row.runs) if row else whole.us / 1e6 if whole else 0.0,
+        row.bound if row else whole.bound if whole else "",
         tuple(advice(kernel, whole, chip)),
         tuple(notes),
         kernel,
@@ -375,8 +376,14 @@ def _tilings(kernel: Kernel) -> Iterator[Problem]:
             yield Problem("tiling", text, kernel.line, f"take {block} as the block, or all {size} rows")
 
 
-def _missing(kernel: Kernel) -> Iterator[Problem]:
-    """Arithmetic of narrow integers that no TPU of today has; logic, shifts and changes of type are there."""
+def _missing(kernel: Kernel, chip: Target) -> Iterator[Problem]:
+    """What a TPU does not compute: most arithmetic of narrow integers (logic, shifts, changes of type are there), and
+    products of bytes where the matrix unit takes neither int8 nor fp8."""
+    unit = chip.matrix
+    none = unit and not unit.int8_ops_per_second and not unit.fp8_ops_per_second
+    if none and any(kind in _BYTES for *_, kind in kernel.products):
+        text = f"the matrix unit of {chip.name} takes no bytes (E2001)"
+        yield Problem("operation", text, kernel.line, "change the operands to bf16 before the product")
     for name, kind in sorted({key for part in kernel.parts for key in part.elements}):
         if name in _NOT_NARROW.get(kind, ()):
             text = f"{name} of {kind} vectors is not implemented"

@@ -110,6 +110,7 @@ class Walk:
         self.trips: Counter[tuple[Any, ...]] = Counter()
         self.first: list[tuple[Any, ...]] = []
         self.begun: Any = 0.0  # trips over the grid
+        self.passed: set[str] = set()  # where loops end that pass their arrays once
 
     def _attribute(self, name: str) -> int:
         match = re.search(rf"\b{name} = (\d+)", self.main.rest)
@@ -361,7 +362,10 @@ class Walk:
         most = int(np.max(trips)) if np.size(trips) else 0
         if by_data or not (block.moves or scalars) or most <= 0:
             self._forget(names)
-            if by_data and block.moves:
+            if by_data and node.operands[0] in self.passed:
+                pass  # it goes on where one ended that passed all: a remainder of nothing
+            elif by_data and block.moves:
+                self.passed.add(node.operands[1])
                 self._once_over(block, weight)
             elif most > 0:
                 self.kernel.trips_by_data |= by_data
@@ -397,23 +401,22 @@ class Walk:
             self._give(node, k, number)
 
     def _once_over(self, block: Block, weight: Any) -> None:
-        """A loop that moves blocks as often as its data says: taken to pass once over the arrays that it moves."""
+        """A loop that moves blocks as often as its data says: taken to pass its arrays once, in all steps."""
         outer, before = self.steps, self.trips
         self.steps, self.trips = _Steps(), Counter()
         self._block(block, weight)
-        runs = mean(weight) * max(1, self.kernel.steps)
         whole = {k: size for k, (m, _) in self.steps.moved.items() if m and (size := self._megabytes(k))}
-        passing = {k: ceil(size * runs / self.steps.moved[k][0]) for k, size in whole.items()}
+        passing = {k: ceil(size / self.steps.moved[k][0]) for k, size in whole.items()}
         trips = max([1, *passing.values()])
         for k, size in whole.items():
-            self.steps.moved[k][0] = min(self.steps.moved[k][0], size * runs / trips)
+            self.steps.moved[k][0] = min(self.steps.moved[k][0], size / trips)
         self.kernel.trips_by_data |= trips <= 1
         if trips > max([1, *self.kernel.passing.values()]):
             self.kernel.passing = passing
         self.begun = self.begun + weight * trips
         self._close(1.0)
         for key, times in self.trips.items():
-            before[key] += times * trips  # type: ignore[assignment]
+            before[key] += times * trips
         self.steps, self.trips = outer, before
 
     def _megabytes(self, operand: int) -> float:
@@ -538,7 +541,7 @@ class Walk:
             return plain(self.contents[table][np.clip(place, 0, prod(sizes) - 1)])
         if sizes == (1,) and self.contents:
             return self.longest if table in self.ranges.lengths else 0
-        if blocks := self.ranges.blocks.get(table):
+        if (blocks := self.ranges.blocks.get(table)) and table not in self.ranges.lengths:
             count = prod(sizes)
             if count <= _LARGEST and (other := self._beside(table, count - blocks + 1)):
                 self.contents |= _merged(table, blocks, other, count - blocks + 1)

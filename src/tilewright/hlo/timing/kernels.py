@@ -90,7 +90,8 @@ class Kernels:
             notes.append(f"{count_text(trips)} trips of a loop, once over {said_of}")
         near = {operand for operand, tiles in numbered.items() if tiles.space == 1}
         whole = pipeline(self.chip, kernel, near)
-        us, far = whole.us * share, whole.megabytes * share
+        least = sum(w.distinct for w in kernel.windows if w.operand not in near)  # each block once
+        us, far = whole.us * share, max(whole.megabytes * share, min(whole.megabytes, least))
         if kernel.trips_by_data:
             arrays = sum(tiles.megabytes for tiles in numbered.values() if tiles.space == 0)
             us, far = us + self.chip.stream_us(max(0.0, arrays - far), self.chip.kernel["mb_per_us"]), max(far, arrays)
@@ -119,7 +120,7 @@ class Kernels:
         first = min([*group, passing], key=batched)
         if not most or all(one == passing for one in group):
             return max(passing.values()), "its arrays"
-        tokens = min(self.context.assume.get("tokens", shape[0]), shape[0])
+        tokens = round(min(self.context.assume.get("tokens", shape[0]), shape[0]))
         single, sequences = self._split(tokens, most)
         each = ceil(shape[0] / passing[tokens_of])
         said = f"{count_text(single)} single tokens and {count_text(sequences)} sequences of many, assumed"
@@ -130,7 +131,7 @@ class Kernels:
     def _split(self, tokens: int, most: int) -> tuple[int, int]:
         """(sequences with one token, sequences with many) of a step, as the user states it or else the plainest: one
         with all that is left over where tokens do not share out evenly."""
-        sequences = min(self.context.assume.get("sequences", most), most, tokens)
+        sequences = round(min(self.context.assume.get("sequences", most), most, tokens))
         if tokens <= sequences:
             return tokens, 0
         return (0, sequences) if tokens % sequences == 0 else (sequences - 1, 1)
@@ -178,14 +179,14 @@ class Kernels:
     def _paged(self, op: Operation, kernel: Kernel, pages: _Pages) -> Run:
         """Rows of queries against the tokens of their sequences, block by block as its products are cut."""
         assume = self.context.assume
-        tokens = min(assume.get("tokens", pages.tokens), pages.tokens)
+        tokens = round(min(assume.get("tokens", pages.tokens), pages.tokens))
         room = round(pages.megabytes / pages.megabytes_a_token) if pages.megabytes_a_token else 0
         if room == pages.most * pages.longest:  # a cache made for just these sequences is taken as full
             single, many = self._split(tokens, pages.most)
             guess: float = pages.longest
         else:
             decodes = tokens <= pages.most
-            count = min(assume.get("sequences", tokens if decodes else ceil(tokens / pages.longest)), pages.most)
+            count = round(min(assume.get("sequences", tokens if decodes else ceil(tokens / pages.longest)), pages.most))
             single, many = (count, 0) if decodes else (0, count)
             each = tokens / max(1, count)
             guess = min(max(each, pages.longest / 2 if decodes else 0), max(each, room / max(1, count)))
