@@ -187,8 +187,8 @@ def held(main: Node) -> int:
     """The most bytes of vectors that are made before a reduction or product ends and wanted after it, at one time.
 
     What is loaded or spread out again costs no memory. What waits for as many reductions may run side by side, and no
-    sooner than it is wanted; a load waits for what was stored there. In the order of the program less is held, of which the
-    compiler makes a few times as much at most. What a change of shape keeps twice, because its rows or lanes cross
+    sooner than it is wanted; a load waits for what was stored there. In the program's order less is held, of which
+    the compiler makes a few times as much at most. What a change of shape keeps twice, because its rows or lanes cross
     tiles, is the least.
     """
     made: dict[str, tuple[int, int, int]] = {}  # name -> (the reductions that it waited for, its bytes, its place)
