@@ -31,6 +31,7 @@ IMAGE, KERNEL = (4, 28, 28, 32), (3, 3, 32, 64)
 PRODUCTS = {
     "product": (jnp.matmul, (128, 256), (256, 512)),
     "of a vector": (jnp.matmul, (128, 256), (256,)),
+    "of one query": (partial(jnp.einsum, "bqhd,bkhd->bhqk"), (16, 1, 12, 64), (16, 1024, 12, 64)),
     "of heads": (partial(jnp.einsum, "bhqd,bhkd->bhqk"), (2, 8, 128, 64), (2, 8, 256, 64)),
     "padded": (same, IMAGE, KERNEL),
     "strided": (convolution(window_strides=(2, 2), padding=[(3, 3), (2, 3)], dimension_numbers=IMAGES), IMAGE, KERNEL),

@@ -164,11 +164,11 @@ def add_operation(
             work.unknown += (f"{name} does not say its dims",)
             return
         batch, height, columns, depth = dims
+        work.products[matrix_type(op)] += product_flops(op, operands, result) or 0
         if batch > 1 and 1 in (height, columns):  # a product and a sum of the vector unit
             work.registers += batch * height * columns * depth * each * (1 + constants["sum_ops"])
             return
         work.matrix_us += batch * matrix_us(constants, height, columns, depth) / constants["efficiency"]
-        work.products[matrix_type(op)] += product_flops(op, operands, result) or 0
     elif name in ("gather", "scatter"):
         rows = gathered_rows(op, operands[1] if len(operands) > 1 else result, result)
         sizes = op.integers("slice_sizes")
