@@ -58,16 +58,24 @@ def test_a_chip_is_fitted_and_its_file_is_used(measured):
     assert any("refitted on your 6 rows of " in note for note in json.loads(said)["notes"])
 
 
-def test_what_two_steps_took_besides_is_taken_for_their_neighbours(measured):
-    def took(n, m):  # what no factor on a unit says: longer the larger it is
-        us = 1e6 * estimate(load((measured / f"{n}_{m}.mlir").read_text()), CHIP).device_seconds
-        return us * 1.1 * us**0.1
+def took(folder, n, m):
+    """What no factor on a unit says: longer the larger it is."""
+    us = 1e6 * estimate(load((folder / f"{n}_{m}.mlir").read_text()), CHIP).device_seconds
+    return us * 1.1 * us**0.1
 
-    lines = [f"{n}_{m}.mlir,{took(n, m)}" for n, m in ((512, 512), (4096, 4096))]
+
+@pytest.fixture(scope="module")
+def two(measured):
+    """What is said of a calibration by two steps of one model, kept in ``two.json``."""
+    lines = [f"{n}_{m}.mlir,{took(measured, n, m)}" for n, m in ((512, 512), (4096, 4096))]
     (measured / "two.csv").write_text("\n".join(["program,us", *lines]))
     code, said, _ = run("--calibrate", "two.csv", "-t", CHIP, "-o", "two.json", folder=measured)
     assert code == 0
-    assert "2 steps of a model each: what they took besides is taken for its neighbours" in said
+    return said
+
+
+def test_what_two_steps_took_besides_is_taken_for_their_neighbours(measured, two):
+    assert "2 steps of a model each: what they took besides is taken for its neighbours" in two
     errors = {}
     for models in (True, False):  # with and without what they took besides
         kept = json.loads((measured / "two.json").read_text())
@@ -76,12 +84,12 @@ def test_what_two_steps_took_besides_is_taken_for_their_neighbours(measured):
         plain = json.loads(said)
         assert sum(row["seconds"] for row in plain["rows"]) == pytest.approx(plain["device_seconds"], rel=0.01)
         assert any("so measured steps of this model were" in note for note in plain["notes"]) == models
-        errors[models] = abs(1e6 * plain["device_seconds"] / took(2048, 2048) - 1)
+        errors[models] = abs(1e6 * plain["device_seconds"] / took(measured, 2048, 2048) - 1)
     assert errors[True] < 0.04
     assert errors[True] < errors[False]
 
 
-def test_another_model_gets_nothing_of_it(measured):
+def test_another_model_gets_nothing_of_it(measured, two):
     other = PROGRAM.format(n=512, m=512).replace("tanh", "sqrt").replace("exponential", "cosine")
     (measured / "other.mlir").write_text(other)
     _, said, _ = run("other.mlir", "-t", CHIP, "--calibration", "two.json", "--json", folder=measured)

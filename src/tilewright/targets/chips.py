@@ -185,6 +185,11 @@ class Links:
     host_bytes_per_second: int = 0
     network_bytes_per_second: int = 0
 
+    @property
+    def dims(self) -> int:
+        """Dims of the torus."""
+        return int(self.topology[:1]) if self.topology[:1].isdigit() else 1
+
 
 @dataclass(frozen=True)
 class Seen:

@@ -34,7 +34,7 @@ from tilewright.hlo.opcodes import (
     WRITES_IN_PLACE,
 )
 from tilewright.hlo.program import Computation, Operation
-from tilewright.hlo.semantics.collectives import as_scatter, read_in_part
+from tilewright.hlo.semantics.collectives import as_scatter, as_sum, read_in_part
 from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.semantics.dims import devices_of, gathered_rows, matrix_type, product_sizes
 from tilewright.hlo.semantics.fusions import HEADS, Fusions, captured_names
@@ -443,8 +443,9 @@ class Fusing:
             return run, 0.0
         if kind in COLLECTIVES and self.chip.torus:
             devices = devices_of(self.context.program)
-            sums = as_scatter(op, self.in_part)
-            us, megabytes = self.chip.torus.exchange_us(sums, self._operands(op), [result], devices, self.slice)
+            sums = as_sum(as_scatter(op, self.in_part), devices, MEGA * result.megabytes, self.chip.torus.dims)
+            operands = [result] if sums.operand_shapes == (op.shape,) else self._operands(op)
+            us, megabytes = self.chip.torus.exchange_us(sums, operands, [result], devices, self.slice)
             return Run(us, "link", megabytes, lane="link", measured=False), 0.0
         asked, early, resident, starts = self._asked(op)
         if asked.work.unknown:

@@ -73,8 +73,7 @@ class Torus:
         links = machine.links
         if links is None or not links.bytes_per_second:
             return None
-        dims = int(links.topology[:1]) if links.topology[:1].isdigit() else 1
-        devices = machine.devices_per_chip
+        dims, devices = links.dims, machine.devices_per_chip
         orders = (order.partition(":")[::2] for order in links.orders.split(";") if order)
         return cls(
             *(devices * links.bytes_per_second / 1e12 / (2 * dims), dims, links.wrap, devices),
