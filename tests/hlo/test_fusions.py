@@ -118,3 +118,14 @@ ENTRY e {
     shared = text.replace("LISTS", '[{"indices":["0","1"]}]')
     assert lifetimes(load(shared), "tpu-v6e").temporaries == 4096
     assert lifetimes(load(text.replace("LISTS", "[]")), "tpu-v6e").temporaries == 8192
+
+
+def test_a_transpose_of_nothing_ends_no_report():
+    """A damaged text."""
+    text = """module @m {
+  func.func public @main(%0: tensor<8x128xf32>) -> tensor<128x8xf32> {
+    %1 = stablehlo.transpose , dims = [1, 0] : (tensor<8x128xf32>) -> tensor<128x8xf32>
+    return %1 : tensor<128x8xf32>
+  }
+}"""
+    assert lifetimes(load(text), "tpu-v6e").peak > 0

@@ -125,6 +125,8 @@ class Fusions:
         kinds = {op.name: plain_opcode(op.opcode) for op in operations}
         turned: dict[str, Operation] = {}
         for op in operations:
+            if not op.operands:  # a damaged text's, whatever it is called
+                continue
             if kinds[op.name] == "get-tuple-element":
                 kinds[op.name] = kinds.get(op.operands[0], "")
             elif kinds[op.name] == "transpose":
@@ -139,7 +141,7 @@ class Fusions:
                 there, back = first.integers("dimensions"), op.integers("dimensions")
                 if lies := sorted(back) == [there[d] for d in back if d < len(there)]:
                     op = replace(op, operands=first.operands, operand_shapes=first.operand_shapes)
-            elif kinds[op.name] == "reshape" and (read or maker == "custom-call"):
+            elif kinds[op.name] == "reshape" and op.operand_shapes and (read or maker == "custom-call"):
                 with suppress(TilewrightError, OverflowError):
                     before, after = self.context.layout(op.operand_shapes[0]), self.context.layout(op.shape)
                     lies = before is not None and after is not None and is_bitcast(before, after)
