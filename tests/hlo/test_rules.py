@@ -168,7 +168,6 @@ def test_filecheck(rule):
 CHIPS = ("tpu-v5e", "tpu-v5p", "tpu-v6e")
 #: Where the compiler has a gain at a rule's own example, and the time model a loss: not given without a judge.
 DISPUTED = {
-    "group-norm": {"tpu-v5p"},
     "pixel-shuffle-by-products": {*CHIPS},
     "product-of-concatenation": {"tpu-v5e", "tpu-v6e"},
     "spread-pairs": {*CHIPS},

@@ -64,7 +64,7 @@ def group_norm(x, kernel):
 
 def group_norms_in_a_block(x, kernel):
     def norm(x):
-        y = x.reshape(4, 32, 32, 32, 8)  # finds: group-norm, 642 -> 400
+        y = x.reshape(4, 32, 32, 32, 8)
         mean = y.mean((1, 2, 4), keepdims=True)
         var = y.var((1, 2, 4), keepdims=True)  # finds: one-pass-variance, 642 -> 364
         return ((y - mean) * lax.rsqrt(var + 1e-5)).reshape(x.shape)

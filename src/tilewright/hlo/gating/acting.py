@@ -214,9 +214,9 @@ class Acting:
         if match.rule.build is None:
             return self._advice(match)
         trial = Block("trial")
-        values = match.build(Maker(trial, match.root))
-        dead = dying(match.replaced, values) if values is not None else frozenset()
-        if values is None or dead & self.made:
+        value = match.build(Maker(trial, match.root))
+        dead = dying(match.root, value) if value is not None else frozenset()
+        if value is None or dead & self.made:
             _take_back(trial)
             return None
         operations = tuple(sorted(dead, key=places.__getitem__))
@@ -226,13 +226,13 @@ class Acting:
         if key is not None and key in self.prices:
             gain, refusal = self.prices[key]
         else:
-            before, after = take_out(region).body, _copy_of(trial, values)
+            before, after = take_out(region).body, _copy_of(trial, value)
             gain = price(match.rule.name, before, after, self.target)
             refusal = self._refusal(match, gain, unsure)
             if key is not None:
                 self.prices[key] = gain, refusal
                 if self.keep_regions and not refusal:  # of fresh copies, for handles of what was written are used up
-                    self.texts[key] = module_text(take_out(region).body), module_text(_copy_of(trial, values))
+                    self.texts[key] = module_text(take_out(region).body), module_text(_copy_of(trial, value))
         _take_back(trial)
         if refusal == _NO_GAIN:
             return None
@@ -246,10 +246,9 @@ class Acting:
         gain = Gain(1.0, "unpriced", f"nobody has looked at it on {self.target.name}")
         if known is not None:
             gain = Gain(known.factor, "confirmed", f"{known} at the example's shapes")
-        concerned = frozenset(match.replaced)
-        if concerned & self.made or (known is not None and known.factor < LEAST) or not match.pays:
+        if match.root in self.made or (known is not None and known.factor < LEAST) or not match.pays:
             return None
-        return Candidate(match, concerned, gain, match.rule.change, None)
+        return Candidate(match, frozenset({match.root}), gain, match.rule.change, None)
 
     def _refusal(self, match: Match, gain: Gain, unsure: bool) -> str:
         if not self._gains(match, gain):
@@ -282,16 +281,15 @@ class Acting:
             return False
         match = case.match.rule.match(case.match.root)
         count = len(block.operations)
-        values = match.build(Maker(block, match.root)) if match is not None else None
-        if match is None or values is None:
+        value = match.build(Maker(block, match.root)) if match is not None else None
+        if match is None or value is None:
             for op in reversed(block.operations[count:]):
                 op.drop()
             del block.operations[count:]
             return False
         self.made.update(block.operations[count:])
         verdict = self._verdict(case, True)
-        for old, new in zip(match.results, values):
-            replace_value(old, new)
+        replace_value(match.root.result, value)
         for op in case.dead:
             op.drop()
         last = next(op for op in reversed(block.operations[:count]) if op.block is block)
@@ -342,15 +340,13 @@ def choose(cases: Iterable[Candidate]) -> list[Candidate]:
     return sorted(dict.fromkeys(taken.values()), key=lambda case: case.match.root.position)
 
 
-def dying(roots: Sequence[Node], values: Sequence[Value]) -> frozenset[Node]:
-    """What nobody needs any more once ``values`` take the place of the results of ``roots``."""
-    dead = set(roots)
-    open_ = list(roots)
-    kept = {value.operation for value in values}
+def dying(root: Node, new: Value) -> frozenset[Node]:
+    """What nobody needs any more once ``new`` takes the place of the result of ``root``."""
+    dead, open_ = {root}, [root]
     while open_:
         for value in open_.pop().operands:
             op = value.operation
-            if op is None or op in dead or op in kept or op.block is not roots[0].block or op.name not in PURE:
+            if op is None or op in dead or op is new.operation or op.block is not root.block or op.name not in PURE:
                 continue
             if all(user in dead for result in op.results for user in result.users):
                 dead.add(op)
@@ -363,11 +359,11 @@ def _take_back(trial: Block) -> None:
         op.drop()
 
 
-def _copy_of(trial: Block, outputs: Sequence[Value]) -> Block:
+def _copy_of(trial: Block, output: Value) -> Block:
     """The trial as a block with its own arguments, to be priced; constants it shares with the program are copied in."""
     inside = set(trial.operations)
-    used = (*(value for op in trial.operations for value in op.operands), *outputs)
+    used = (*(value for op in trial.operations for value in op.operands), output)
     outer = dict.fromkeys(value for value in used if value.operation not in inside)
     constants = [v.operation for v in outer if made_by(v, "constant") and v.operation and number_of(v) is not None]
     inputs = [value for value in outer if value.operation not in constants]
-    return copied_block(inputs, [*constants, *trial.operations], outputs)
+    return copied_block(inputs, [*constants, *trial.operations], [output])

@@ -11,7 +11,7 @@ from pathlib import Path
 from textwrap import indent
 from typing import Any, Generic, TypeVar
 
-from tilewright.hlo.graphs.graph import Block, Node, Value, in_order, replace_value
+from tilewright.hlo.graphs.graph import Node, Value
 from tilewright.hlo.program import Program
 from tilewright.hlo.reading.python_source import from_jax
 from tilewright.hlo.rewriting.base import LocalRewrite
@@ -44,9 +44,7 @@ class Rule(LocalRewrite, Generic[Found]):
     ``roots``       names of the operations that can end what the rule replaces
     ``find``        legality: the finding for a root, None where the rule must leave it
     ``pays``        whether a TPU's compiler confirmed a gain at the finding's shapes
-    ``build``       makes the values that take the place of the root's results; None for an advice, which builds nothing
-    ``replaces``    of a finding, all the operations that are replaced at once, the root first; the build then returns
-                    the values for all of their results, in this order
+    ``build``       makes the value that takes the place of the root's result; None for an advice, which builds nothing
     ``finite``      of a finding, the values that must be finite: a NaN or an infinity would spread
     ``exact``       the result has the same bits; a rule that is not needs ``allow_reassociation``
     ``families``    families of targets whose compilers the gain depends on, where it is not of the layouts alone
@@ -62,9 +60,8 @@ class Rule(LocalRewrite, Generic[Found]):
     source: str
     roots: tuple[str, ...]  # type: ignore[assignment, misc]
     find: Callable[[Node], Found | None]
-    build: Callable[[Found, Maker], Value | Sequence[Value] | None] | None
+    build: Callable[[Found, Maker], Value | None] | None
     pays: Callable[[Found], bool] = lambda found: True
-    replaces: Callable[[Found], Sequence[Node]] | None = None
     finite: Callable[[Found], Sequence[Value]] | None = None
     exact: bool = True
     families: tuple[str, ...] = ()
@@ -90,29 +87,13 @@ class Rule(LocalRewrite, Generic[Found]):
         """The place that ends in ``root``, or None where the rule must not touch it."""
         if root.name not in self.roots or not root.plain or not is_static(*root.results, *root.operands):
             return None
-        found = self.find(root)
-        if found is None:
-            return None
-        match = Match(self, root, found, self.replaces(found) if self.replaces is not None else (root,))
-        return match if match.replaced[0] is root else None
+        found = self.find(root) if len(root.results) == 1 else None
+        return Match(self, root, found) if found is not None else None
 
-    def apply(self, block: Block) -> int:
-        """One sweep; what is replaced together may stand far apart, so the order is found anew."""
-        count = super().apply(block)
-        if count:
-            block.operations = [*in_order(block.operations[:-1]), block.operations[-1]]
-        return count
-
-    def rewrite_all(self, op: Node, make: Maker) -> list[Value] | None:
-        """The rule's values; nothing for what a rewrite has made."""
+    def rewrite(self, op: Node, make: Maker) -> Value | None:
+        """The rule's value; nothing for what a rewrite has made."""
         match = self.match(op) if op.handle is not None else None
-        values = match.build(make) if match is not None else None
-        if match is None or values is None:
-            return None
-        count = len(op.results)
-        for old, new in zip(match.results[count:], values[count:]):
-            replace_value(old, new)
-        return values[:count]
+        return match.build(make) if match is not None else None
 
     def __str__(self) -> str:
         return self.name
@@ -120,12 +101,11 @@ class Rule(LocalRewrite, Generic[Found]):
 
 @dataclass(frozen=True, eq=False)
 class Match:
-    """A place where a rule may act: the finding, and the operations that would be ``replaced``, the root first."""
+    """A place where a rule may act: the operation whose result would be replaced, and the rule's finding there."""
 
     rule: Rule[Any]
     root: Node
     found: Any
-    replaced: Sequence[Node]
 
     @property
     def pays(self) -> bool:
@@ -138,20 +118,11 @@ class Match:
         needed = self.rule.finite(self.found) if self.rule.finite is not None else ()
         return [value for value in needed if not is_finite(value)]
 
-    @property
-    def results(self) -> list[Value]:
-        """The results that new values take the place of."""
-        return [result for node in self.replaced for result in node.results]
-
-    def build(self, make: Maker) -> list[Value] | None:
-        """The values that take the place of the results; None where the rule leaves them after all."""
+    def build(self, make: Maker) -> Value | None:
+        """The value that takes the place of the root's result; None where the rule leaves it after all."""
         built = self.rule.build(self.found, make) if self.rule.build is not None else None
-        if built is None:
-            return None
-        values = [built] if isinstance(built, Value) else list(built)
-        types, wanted = ([(value.shape, value.dtype) for value in side] for side in (values, self.results))
-        assert types == wanted, f"{self.rule.name} built {types} for {self.root}"
-        return values
+        assert built is None or repr(built) == repr(self.root.result), f"{self.rule.name} built {built} for {self.root}"
+        return built
 
 
 # Examples as programs: what tests run, benchmarks compile and pages show.
