@@ -7,10 +7,12 @@ words, and its value ends with the line or where the next one begins. One pass o
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from enum import StrEnum
 from itertools import pairwise
+from typing import Any
 
 from tilewright.errors import TilewrightError
 from tilewright.layout import TensorLayout
@@ -163,39 +165,71 @@ class AllocatorMessage:
 _FLAG = re.compile(r"--[a-z]\w{2,100}=[\w.-]{1,100}")
 
 
-def _words(pattern: str) -> str:
-    """The pattern with any blanks, line ends too, where it has one."""
-    return pattern.replace(" ", r"\s+")
-
-
-_EVENT = re.compile(
-    r"(?=[AEFHLOPRSTUX\d])(?:"  # whatever begins with none of these letters is passed over quickly
-    + "|".join(
-        (
-            _words(r"(?P<ran>Ran out of memory in memory space (?P<space>\w+))"),
-            _words(r"(?P<temporaries>Ran out of memory on HBM)"),
-            _words(r"(?P<cores>TensorCore Hbm usage:)"),
-            _words(rf"(?P<ask>Attempting to (?P<verb>reserve|allocate) (?P<asked>{SIZE}))"),
-            _words(rf"(?P<request>Failed to allocate request for (?P<requested>{SIZE}))"),
-            _words(r"(?P<single>Allocation \(size=(?P<wanted>\d{1,25})\) would exceed memory ")
-            + r"\(size=(?P<memory>\d{1,25})\))",
-            _words(r"(?P<early>Aborting compilation early)"),
-            _words(
-                rf"(?P<scoped>Scoped allocation with size (?P<needs>{SIZE}) and limit (?P<has>{SIZE}) exceeded scoped "
-                rf"(?P<scope>\w+) limit(?: by (?P<excess>{SIZE}))?)"
-            ),
-            _words(rf"(?P<total>Total (?P<totalled>\w+) usage (?:>= |&gt;= )?(?P<all>{SIZE}):?)"),
-            _words(rf"(?P<program>Program (?P<required>\w+) requirement (?P<requirement>{SIZE}):?)"),
-            _words(rf"(?P<output>Output size (?:(?P<written>{SIZE})|unknown))"),
-            _words(rf"(?P<capacity>HBM capacity (?P<whole>{SIZE}))"),
-            _words(r"(?P<largest>Largest program allocations in (?P<listed>\w+))"),
-            r"(?P<field>(?<!\S)(?:(?P<number>\d{1,4})\\?\.\s{1,4}(?=Size:))?"
-            r"(?P<name>Size|Operator|Shape|Unpadded size|Extra memory due to padding|XLA label|Allocation type|Tag):)",
-        )
-    )
-    + ")"
+#: What a message consists of: how each part begins and what it says, by the fields of :class:`AllocatorMessage` that it
+#: fills (and ``all``, ``dense``). A blank stands for any blanks, line ends too; of a field said twice the later counts.
+_SAYS = {
+    "ran": (
+        r"Ran out of memory in memory space (?P<space>\w+)",
+        rf"Used (?P<used>{SIZE}) of (?P<limit>{SIZE})",
+        rf"Exceeded \w+ capacity by (?P<over>{SIZE})",
+    ),
+    "temporaries": (
+        r"Ran out of memory on HBM",
+        rf"temporaries \((?P<used>{SIZE})\) exceeds available HBM \((?P<limit>{SIZE})\)",
+    ),
+    "cores": (
+        r"TensorCore Hbm usage:",
+        rf"(?P<dense>{SIZE}), SparseCore Hbm usage:? (?P<sparsecores>{SIZE}), "
+        rf"exceeding available bytes: (?P<limit>{SIZE})",
+    ),
+    "ask": (
+        rf"Attempting to (?:reserve|allocate) (?P<used>{SIZE})",
+        rf"There are (?P<free>{SIZE}) free",
+        rf"(?P<reservable>{SIZE}) reservable",
+        rf"largest contiguous region of free memory is (?P<largest_free>{SIZE})",
+    ),
+    "request": (
+        rf"Failed to allocate request for (?P<used>{SIZE})",
+        rf"Failed to allocate request for {SIZE}\s*\((?P<used>\d{{1,25}}B)\)",
+    ),
+    "single": (r"Allocation \(size=(?P<used>\d{1,25})\) would exceed memory \(size=(?P<limit>\d{1,25})\)",),
+    "early": (
+        r"Aborting compilation early",
+        rf"Requires (?P<used>{SIZE}), has (?P<limit>{SIZE}) available",
+        r"(?P<flag>--xla_\w{1,80}(?:=-?\w{1,20})?)",
+    ),
+    "scoped": (
+        rf"Scoped allocation with size (?P<used>{SIZE}) and limit (?P<limit>{SIZE}) exceeded scoped (?P<space>\w+) "
+        rf"limit(?: by (?P<over>{SIZE}))?",
+    ),
+    "total": (rf"Total (?P<space>\w+) usage (?:>= |&gt;= )?(?P<all>{SIZE}):?",),
+    "program": (
+        rf"Program (?P<space>\w+) requirement (?P<requirement>{SIZE}):?",
+        r"(?<![\d.])(?P<utilization>\d{1,4}(?:\.\d{1,4})?)% utilization",
+        r"(?<![\d.])(?P<fragmented>\d{1,4}(?:\.\d{1,4})?)% fragmentation",
+    ),
+    "output": (rf"Output size (?:(?P<output>{SIZE})|unknown)", rf"shares (?P<shared>{SIZE}) with arguments"),
+    "capacity": (rf"HBM capacity (?P<limit>{SIZE})",),
+    "largest": (r"Largest program allocations in (?P<space>\w+)",),
+}
+_PATTERNS = {kind: [re.compile(each.replace(" ", r"\s+")) for each in several] for kind, several in _SAYS.items()}
+_BEGINS = [f"(?P<{kind}>{re.sub('[?]P<[a-z_]+>', '?:', first.pattern)})" for kind, (first, *_) in _PATTERNS.items()]
+_FIELD = (
+    r"(?P<field>(?<!\S)(?:(?P<number>\d{1,4})\\?\.\s{1,4}(?=Size:))?"
+    r"(?P<name>Size|Operator|Shape|Unpadded size|Extra memory due to padding|XLA label|Allocation type|Tag):)"
 )
-_OPTION = re.compile(r"--xla_\w{1,80}(?:=-?\w{1,20})?")
+#: Whatever begins with none of these letters is passed over quickly.
+_EVENT = re.compile(rf"(?=[AEFHLOPRSTUX\d])(?:{'|'.join((*_BEGINS, _FIELD))})")
+_HEADS = {
+    "ran": Kind.PROGRAM,
+    "temporaries": Kind.TEMPORARIES,
+    "cores": Kind.CORES,
+    "ask": Kind.BUFFER,
+    "request": Kind.BUFFER,
+    "single": Kind.SINGLE,
+    "early": Kind.ESTIMATE,
+}
+"""The parts that a message begins with, and what did not fit then."""
 _FAR = 4000
 """Characters between two parts of one message, at most; what comes later belongs to something else."""
 
@@ -207,18 +241,6 @@ _CODES = {
 }
 _CODE = re.compile(rf"\b(E\d{{4}}):|\b({'|'.join(_CODES)})\b")
 _LOADING = re.compile(r"Error\s+loading\s+program(?:\s+'([^'\n]{1,400})')?")
-_USED = re.compile(_words(rf"Used ({SIZE}) of ({SIZE})"))
-_EXCEEDED = re.compile(_words(rf"Exceeded \w+ capacity by ({SIZE})"))
-_TEMPORARIES = re.compile(_words(rf"temporaries \(({SIZE})\) exceeds available HBM \(({SIZE})\)"))
-_CORES = re.compile(_words(rf"({SIZE}), SparseCore Hbm usage:? ({SIZE}), exceeding available bytes: ({SIZE})"))
-_REQUIRES = re.compile(_words(rf"Requires ({SIZE}), has ({SIZE}) available"))
-_FREE = re.compile(_words(rf"There are ({SIZE}) free"))
-_RESERVABLE = re.compile(_words(rf"({SIZE}) reservable"))
-_CONTIGUOUS = re.compile(_words(rf"largest contiguous region of free memory is ({SIZE})"))
-_EXACT = re.compile(r"\s*\((\d{1,25}B)\)")
-_SHARES = re.compile(_words(rf"shares ({SIZE}) with arguments"))
-_UTILIZATION = re.compile(r"([\d.]{1,8})% utilization")
-_FRAGMENTED = re.compile(r"([\d.]{1,8})% fragmentation")
 _PART = re.compile(rf"(?:^|(?<=\s\s))([A-Za-z][\w ()/.-]{{0,60}}?)\s{{2,}}({SIZE}|unknown size)", re.M)
 _KNOWN_PART = re.compile(
     rf"\b((?:reserved|heap allocations)(?:\s?\([^)\n]{{0,60}}\))?|program|arguments|global|scoped|HLO temp|overlays)\s+"
@@ -266,6 +288,16 @@ def _plain(text: str) -> str:
     return plain
 
 
+def _share(words: str) -> float:
+    return float(words) / 100
+
+
+_VALUES: dict[str, Callable[[str], Any]] = {
+    "space": str.lower, "flag": str, "utilization": _share, "fragmented": _share
+}  # fmt: skip
+"""What the words of fields mean that are no sizes."""
+
+
 @dataclass(frozen=True)
 class _Event:
     """Where a part begins, and how far its value may reach."""
@@ -276,7 +308,7 @@ class _Event:
 
     @property
     def kind(self) -> str:
-        return next(name for name in _KINDS if self.match[name] is not None)
+        return str(self.match.lastgroup)
 
     @property
     def rest(self) -> str:
@@ -287,12 +319,14 @@ class _Event:
     def line(self) -> str:
         return self.text[self.match.end() : self.end].partition("\n")[0].strip()
 
-    def size(self, group: str) -> StatedSize | None:
-        return read_size(self.match[group] or "")
-
-
-_HEADS = ("ran", "temporaries", "cores", "ask", "request", "single", "early")
-_KINDS = (*_HEADS, "scoped", "total", "program", "output", "capacity", "largest", "field")
+    def says(self) -> dict[str, Any]:
+        """The fields of a message that this part fills."""
+        found, text = dict[str, Any](), self.match[0] + self.rest
+        for match in (pattern.search(text) for pattern in _PATTERNS[self.kind]):
+            for name, words in match.groupdict().items() if match else ():
+                if words is not None:
+                    found[name] = _VALUES.get(name, read_size)(words)
+        return found
 
 
 @dataclass
@@ -333,136 +367,63 @@ def _read_part(drafts: list[_Draft], event: _Event) -> None:
     if kind == "field":
         _read_field(drafts, event)
         return
-    draft = drafts[-1] if drafts and event.match.start() - drafts[-1].at <= _FAR else None
+    draft, said = drafts[-1] if drafts and event.match.start() - drafts[-1].at <= _FAR else None, event.says()
     if kind in _HEADS:
-        draft = _Draft(_head(event, drafts), event.match.end())
+        draft = _Draft(_head(event, said, drafts), event.match.end())
         drafts.append(draft)
         if kind == "single":
-            draft.known = _single(event)
-            draft.update(space=_space(event))
-    elif kind == "scoped":
-        draft = _scoped(drafts, draft, event)
+            _read_single(draft, event)
     else:
-        space = event.match["totalled"] or event.match["required"] or event.match["listed"] or ""
-        if draft is None or kind in draft.parts or (space and space != draft.found.space):
-            draft = _Draft(AllocatorMessage(Kind.LISTING, space or "hbm"), event.match.end())
+        of, space = Kind.STACK if kind == "scoped" else Kind.LISTING, said.pop("space", "")
+        other = draft is not None and (draft.found.kind is not of if kind == "scoped" else space != draft.found.space)
+        if draft is None or kind in draft.parts or (space and other):
+            draft = _Draft(AllocatorMessage(of, space or "hbm"), event.match.end())
             drafts.append(draft)
-        _section(draft, kind, event)
+        if kind == "scoped":  # figures of one instruction's stack, whatever the head says
+            said.setdefault("over", None)
+        elif kind == "program":
+            said["parts"] = _parts(event.rest)
+        elif kind == "total":
+            whole = {"used": said.pop("all")}
+            said |= {"totals": _parts(event.rest)} | (whole if draft.found.kind is Kind.LISTING else {})
+        draft.update(**said)
     draft.parts.add(kind)
     flags = _FLAG.findall(event.text, event.match.end(), event.end)
     draft.update(flags=tuple(dict.fromkeys([*draft.found.flags, *flags])))
     draft.at = event.end if draft.found.kind is Kind.STACK else event.match.end()
 
 
-# -- heads -------------------------------------------------------------------------------------------------------------
-
-
-def _head(event: _Event, drafts: list[_Draft]) -> AllocatorMessage:
-    match, rest = event.match, event.rest
-    before = event.text[max(0, match.start() - 200, drafts[-1].at if drafts else 0) : match.start()]
+def _head(event: _Event, said: dict[str, Any], drafts: list[_Draft]) -> AllocatorMessage:
+    start, kind = event.match.start(), _HEADS[event.kind]
+    before = event.text[max(0, start - 200, drafts[-1].at if drafts else 0) : start]
     codes = _CODE.findall(before)
     code = codes[-1][0] or _CODES[codes[-1][1]] if codes else ""
-    found = AllocatorMessage(Kind.PROGRAM, code=code)
-    match event.kind:
-        case "ran":
-            used, over = _USED.search(rest), _EXCEEDED.search(rest)
-            found = replace(found, space=match["space"].lower(), over=_sized(over, 1))
-            if "while allocating on stack" in " ".join(rest[:80].split()):
-                words = " ".join(event.text[match.end() : event.end].partition(" for ")[2].split())
-                return replace(found, kind=Kind.STACK, instruction=_label(words.rstrip(".")))
-            return replace(found, used=_sized(used, 1), limit=_sized(used, 2))
-        case "temporaries":
-            temporaries = _TEMPORARIES.search(rest)
-            sizes = {"used": _sized(temporaries, 1), "limit": _sized(temporaries, 2)}
-            return replace(found, kind=Kind.TEMPORARIES, **sizes)  # type: ignore[arg-type]
-        case "cores":
-            return replace(found, kind=Kind.CORES, **_cores(rest))  # type: ignore[arg-type]
-        case "early":
-            early, option = _REQUIRES.search(rest), _OPTION.search(rest)
-            flag = option[0] if option else ""
-            return replace(found, kind=Kind.ESTIMATE, used=_sized(early, 1), limit=_sized(early, 2), flag=flag)
-        case "single":
-            return replace(found, kind=Kind.SINGLE, used=event.size("wanted"), limit=event.size("memory"))
-        case "request":
-            exact = _EXACT.match(rest)
-            return replace(found, kind=Kind.BUFFER, used=_sized(exact, 1) or event.size("requested"))
-    loading = _LOADING.search(before)
-    return replace(
-        found,
-        kind=Kind.LOAD if loading or match["verb"] == "reserve" else Kind.BUFFER,
-        program=(loading[1] or "") if loading else "",
-        used=event.size("asked"),
-        free=_sized(_FREE.search(rest), 1),
-        reservable=_sized(_RESERVABLE.search(rest), 1),
-        largest_free=_sized(_CONTIGUOUS.search(rest), 1),
-    )
+    if event.kind == "ran" and "while allocating on stack" in " ".join(event.rest[:80].split()):
+        words = " ".join(event.text[event.match.end() : event.end].partition(" for ")[2].split())
+        sizes = {"used": None, "limit": None, "instruction": _label(words.rstrip("."))}
+        return AllocatorMessage(Kind.STACK, code=code, **said | sizes)
+    if "dense" in said:
+        dense, sparse = said.pop("dense"), said["sparsecores"]
+        whole = dense.bytes + sparse.bytes
+        said["used"] = StatedSize(str(whole), whole, dense.low + sparse.low, dense.high + sparse.high)
+    loading = _LOADING.search(before) if event.kind == "ask" else None
+    if loading or (event.kind == "ask" and "reserve" in event.match[0]):
+        kind, said["program"] = Kind.LOAD, (loading[1] or "") if loading else ""
+    return AllocatorMessage(kind, code=code, **said)
 
 
-def _sized(match: re.Match[str] | None, group: int) -> StatedSize | None:
-    return read_size(match[group]) if match else None
-
-
-def _cores(rest: str) -> dict[str, object]:
-    found = _CORES.search(rest)
-    dense, sparse, limit = (_sized(found, group) for group in (1, 2, 3))
-    if dense is None or sparse is None:
-        return {}
-    text = str(dense.bytes + sparse.bytes)
-    used = StatedSize(text, dense.bytes + sparse.bytes, dense.low + sparse.low, dense.high + sparse.high)
-    return {"used": used, "limit": limit, "sparsecores": sparse}
-
-
-def _scoped(drafts: list[_Draft], draft: _Draft | None, event: _Event) -> _Draft:
-    """The figures of a message about one instruction's stack, or such a message without its head."""
-    if draft is None or draft.found.kind is not Kind.STACK or "scoped" in draft.parts:
-        space = event.match["scope"].lower()
-        draft = _Draft(AllocatorMessage(Kind.STACK, space), event.match.end())
-        drafts.append(draft)
-    draft.update(used=event.size("needs"), limit=event.size("has"), over=event.size("excess"))
-    return draft
-
-
-def _space(event: _Event) -> str:
-    found = _ALLOCATION.search(event.rest)
-    return (found[2] or "hbm").lower() if found else "hbm"
-
-
-def _single(event: _Event) -> list[Allocation]:
-    """The one allocation that is too large: its shape, or the window of a kernel that its tag names."""
+def _read_single(draft: _Draft, event: _Event) -> None:
+    """The one allocation that is too large: its memory, its shape, or the window of a kernel that its tag names."""
     found = _ALLOCATION.search(event.rest)
     if not found:
-        return []
+        return
     tag = found[4] or ""
     window = _WINDOW.search(tag)
     copies = 2 if window and "double buffered" in tag else 1
-    shape = window[1] if window else found[1]
     kind = "scoped" if found[3] or tag.startswith("scoped") else ""
-    return [Allocation(1, event.size("wanted"), shape=shape, type=kind, tag=tag, windows=copies)]
-
-
-# -- sections ----------------------------------------------------------------------------------------------------------
-
-
-def _section(draft: _Draft, kind: str, event: _Event) -> None:
-    match, rest = event.match, event.rest
-    if kind == "total":
-        draft.update(totals=_parts(rest))
-        if draft.found.kind is Kind.LISTING:
-            draft.update(used=event.size("all"))
-    elif kind == "program":
-        draft.update(requirement=event.size("requirement"), parts=_parts(rest))
-        draft.update(utilization=_share(_UTILIZATION.search(rest)), fragmented=_share(_FRAGMENTED.search(rest)))
-    elif kind == "output":
-        draft.update(output=event.size("written"), shared=_sized(_SHARES.search(rest), 1))
-    elif kind == "capacity":
-        draft.update(limit=read_size(match["whole"]))
-
-
-def _share(match: re.Match[str] | None) -> float | None:
-    try:
-        return float(match[1]) / 100 if match else None
-    except ValueError:
-        return None
+    shape = window[1] if window else found[1]
+    draft.known = [Allocation(1, draft.found.used, shape=shape, type=kind, tag=tag, windows=copies)]
+    draft.update(space=(found[2] or "hbm").lower())
 
 
 def _parts(rest: str) -> tuple[tuple[str, StatedSize | None], ...]:
