@@ -137,7 +137,7 @@ def _as_shardy(program: Program, mesh: Mesh, now: Partition) -> _Tried:
     with suppress(TilewrightError):  # those passes refuse some programs, and some shardings have no PartitionSpec
         cut, before = by_shardy(program)
         less = Partition(cut, now.devices, now.target, ()).sent_bytes
-        lines, named = before.text.split("\n"), {op.name: op for op in before.entry.operations}
+        lines, named = before.text.split("\n"), before.entry.named
         ways = dict[str, tuple[str, list[Sharding]]]()  # exchanged array -> what it comes from, shardings on the way
         for op in before.entry.operations if less < (1 - _SMALL) * now.sent_bytes else ():
             if op.opcode.startswith("sdy.") and (out := re.search(r"out_sharding=(<@.*?\]>)", lines[op.line - 1])):
@@ -247,7 +247,7 @@ def _in_loops(now: Partition) -> Iterator[Suggestion]:
     seconds = {(row.line, row.name.rpartition("/")[2]): row.seconds for row in step.rows}
     for each in now.collectives:
         body, runs = now.program.by_name[each.computation], now.runs[each.computation].count
-        named, op, root = {op.name: op for op in body.operations}, None, body.operations[-1]
+        named, op, root = body.named, None, body.operations[-1]
         if each.op == "all-gather" and runs > 1:
             op = gather = named[each.name]
             while op is not None and (op is gather or plain_opcode(op.opcode) in _SAME) and op.operands:

@@ -153,7 +153,7 @@ class Operation:
         return tuple(int(word) if len(word) < 19 else 2**62 for word in words)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Computation:
     """A list of operations in the order of the text: a function, a loop body, a fusion body, a reducer."""
 
@@ -164,6 +164,20 @@ class Computation:
     @property
     def root(self) -> Operation | None:
         return next((op for op in reversed(self.operations) if op.root), None)
+
+    @cached_property
+    def named(self) -> Mapping[str, Operation]:
+        """The operations by their names."""
+        return {op.name: op for op in self.operations}
+
+    @cached_property
+    def readers(self) -> Mapping[str, list[Operation]]:
+        """Name of a value, as its readers write it -> the operations that read it, each once; [] for all others."""
+        readers = defaultdict[str, list[Operation]](list)
+        for op in self.operations:
+            for name in dict.fromkeys(op.operands):
+                readers[name].append(op)
+        return readers
 
 
 @dataclass(frozen=True)

@@ -65,14 +65,15 @@ class _Body:
 
     def __init__(self, program: Program, name: str) -> None:
         self.name, self.operations = name, inlined(program, program.by_name[name])
-        self.by_name = {op.name: op for op in self.operations}
+        whole = Computation(name, tuple(self.operations))
+        self.by_name, self.read_by = whole.named, whole.readers
         self.kind = {op.name: plain_opcode(op.opcode) for op in self.operations}
         self.array = {op.name: _array(op.shape) for op in self.operations}
         self.dots = [op for op in self.operations if self.kind[op.name] in DOTS and len(op.operands) == 2]
-        self.readers = defaultdict[str, list[str]](list)
-        for op in self.operations:
-            for operand in dict.fromkeys(op.operands):
-                self.readers[operand].append(op.name)
+
+    def readers(self, name: str) -> list[str]:
+        """The operations that read a value, by their names."""
+        return [op.name for op in self.read_by[name]]
 
     def flops(self, op: Operation) -> int:
         return product_flops(op, [*map(_array, op.operand_shapes)], self.array[op.name]) or 0
@@ -97,7 +98,7 @@ class _Body:
         while open_:
             name = open_.pop()
             makers = self.by_name[name].operands if self.kind[name] in _WITHIN else ()
-            for other in {*makers, *self.readers[name]} & self.by_name.keys() - inside:
+            for other in {*makers, *self.readers(name)} & self.by_name.keys() - inside:
                 kind, made = self.kind[other], other in makers
                 shapes = self.by_name[other].operand_shapes
                 grown = made and kind in DOTS and all(_array(shape).elements < size for shape in shapes)
@@ -112,7 +113,7 @@ class _Body:
         """The values and all that is computed of them, element by element, and no larger."""
         found, open_ = set(names), list(names)
         while open_:
-            size, new = self.array[open_[-1]].elements, set(self.readers[open_.pop()]) - found
+            size, new = self.array[open_[-1]].elements, set(self.readers(open_.pop())) - found
             new = {name for name in new if self.kind[name] in _WITHIN and self.array[name].elements == size}
             found |= new
             open_ += new
@@ -203,7 +204,7 @@ def _written_out(bodies: list[_Body], room: Callable[[], int]) -> Iterator[_Caus
             cause.what, cause.how = f"{_WRITTEN[kind]} {each}", _FUSED[kind]
             sums = body.after(*(name for name in ends if body.kind[name] == "reduce"))
             own = inside | sums
-            leaves = {name for name in sums if not own.issuperset(body.readers[name])}
+            leaves = {name for name in sums if not own.issuperset(body.readers(name))}
             left = [name for name in ends if name not in sums or body.after(name) & leaves]
             carried = next((name for name in left if body.kind[name] not in DOTS), "")
             for name in left:
@@ -273,7 +274,7 @@ def _cast_every_step(bodies: list[_Body], room: Callable[[], int]) -> Iterator[_
     for body in bodies:
         returned = {shape for op in body.operations if op.opcode == "return" for shape in op.operand_shapes}
         for op in body.operations:
-            readers = [body.by_name[name] for name in body.readers[op.name]]
+            readers = body.read_by[op.name]
             kinds = {body.array[each.name].kind if body.kind[each.name] == "convert" else "" for each in readers}
             wide = op.opcode == "parameter" and op.shape.startswith("f32") and op.shape not in returned
             if wide and kinds in ({"bf16"}, {"f16"}) and body.array[op.name].elements >= _LARGE:

@@ -135,6 +135,22 @@ class Node:
             return None
         return trip_count(start, -step if grown.name == "subtract" else step, direction, end)
 
+    def rearranged(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """What a reshape, transpose, broadcast, slice or reverse makes of its operand's elements."""
+        shape, own = self.result.sizes, self.attributes
+        if self.name == "transpose":
+            return array.transpose(own["permutation"])
+        if self.name == "slice":
+            return array[tuple(slice(*cut) for cut in zip(own["start"], own["limit"], own["strides"], strict=True))]
+        if self.name == "reverse":
+            return np.flip(array, own["dims"])
+        if self.name == "broadcast_in_dim":
+            order, wide = sorted(range(len(own["dims"])), key=own["dims"].__getitem__), [1] * len(shape)
+            for k in order:
+                wide[own["dims"][k]] = array.shape[k]
+            return np.broadcast_to(array.transpose(order).reshape(wide), shape)
+        return array.reshape(shape)
+
     def add_result(self, shape: Shape | None, dtype: str) -> Value:
         value = Value(shape, dtype, self, len(self.results))
         self.results.append(value)

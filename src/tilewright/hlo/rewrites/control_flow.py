@@ -11,7 +11,7 @@ from tilewright.hlo.graphs.dims import only_unit_dims_differ, runs
 from tilewright.hlo.graphs.graph import Block, Node, Value, walk
 from tilewright.hlo.rewriting.base import LocalRewrite, Rewrite
 from tilewright.hlo.rewriting.maker import Maker, is_elementwise, is_static, made_by
-from tilewright.hlo.rewriting.sinking import ReshapeMove, Sinking
+from tilewright.hlo.rewriting.sinking import Move, Sinking
 
 Shape = tuple[int, ...]
 #: How many values of a tree are searched for a reshape; a larger tree is left alone.
@@ -105,7 +105,7 @@ def _shape_before(op: Node, k: int) -> Shape | None:
     values = [inner.operations[-1].operands[k] for inner in op.blocks]
     for shape in filter(None, map(_unreshaped, values)):
         target = op.results[k].shape
-        sinking = Sinking(ReshapeMove(shape, target)) if target is not None else None
+        sinking = Sinking(Move(shape, target)) if target is not None else None
         if sinking is not None and all(map(sinking.can, values)):
             return shape
     return None
@@ -165,7 +165,7 @@ def _shape_from_reshape(op: Node, k: int) -> Shape | None:
     update = new.operation
     if update is not None and update.name == "dynamic_update_slice" and update.operands[0] is argument:
         return shape
-    sinking = Sinking(ReshapeMove(shape, argument.sizes))
+    sinking = Sinking(Move(shape, argument.sizes))
     sinking.possible[argument] = True
     return shape if sinking.can(new) else None
 
@@ -278,13 +278,13 @@ def _unreshaped(value: Value) -> Shape | None:
     source, target = leaf.operands[0].shape, leaf.result.shape
     if source is None or target is None or value.shape != target:
         return None
-    return source if Sinking(ReshapeMove(source, target)).can(value) else None
+    return source if Sinking(Move(source, target)).can(value) else None
 
 
 def _reshapes_back(reshape: Node) -> bool:
     """Whether what is reshaped could be computed in the new shape just as well: a reshape back, or of a constant."""
     source, shape = reshape.operands[0], reshape.result.shape
-    return shape is not None and source.shape is not None and Sinking(ReshapeMove(shape, source.shape)).can(source)
+    return shape is not None and source.shape is not None and Sinking(Move(shape, source.shape)).can(source)
 
 
 def _without_unit_steps(value: Value) -> Value:

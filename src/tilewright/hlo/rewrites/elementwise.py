@@ -9,14 +9,7 @@ from tilewright.hlo.graphs.dims import plan_broadcast
 from tilewright.hlo.graphs.graph import Node, Value
 from tilewright.hlo.rewriting.base import LocalRewrite
 from tilewright.hlo.rewriting.maker import Maker, is_elementwise, is_static, made_by
-from tilewright.hlo.rewriting.sinking import (
-    Move,
-    ReshapeMove,
-    Sinking,
-    TransposeMove,
-    broadcast_source,
-    reshaped_broadcast,
-)
+from tilewright.hlo.rewriting.sinking import Move, Sinking, broadcast_source, reshaped_broadcast
 
 
 @dataclass(frozen=True)
@@ -38,9 +31,7 @@ class TransposeOfElementwise(LocalRewrite):
         before = next((t for t in map(_transpose, op.operands) if t is not None), None)
         if before is None or before.result.shape != op.result.shape:
             return None
-        permutation = before.attributes["permutation"]
-        sinking = Sinking.of_sweep(make, TransposeMove, before.operands[0].sizes, permutation)
-        return make.transpose(sinking.build(op.result, make), permutation) if sinking.can(op.result) else None
+        return Sinking.sunk(op, Move.of(before), make)
 
 
 def _transpose(value: Value) -> Node | None:
@@ -70,10 +61,7 @@ class ReshapeOfElementwise(LocalRewrite):
         reshapes = (made_by(value, "reshape") for value in op.operands)
         sources = (reshape.operands[0].sizes for reshape in reshapes if reshape is not None)
         source = next((sizes for sizes in sources if sizes != target), None)
-        if source is None:
-            return None
-        sinking = Sinking.of_sweep(make, ReshapeMove, source, target)
-        return make.reshape(sinking.build(op.result, make), target) if sinking.can(op.result) else None
+        return Sinking.sunk(op, Move(source, target), make) if source is not None else None
 
 
 @dataclass(frozen=True)
@@ -91,58 +79,38 @@ class MoveAboveElementwise(LocalRewrite):
     def rewrite(self, op: Node, make: Maker) -> Value | None:
         if not is_static(op.result, op.operands[0]):
             return None
-        rising = _Rising(op)
-        leaves = list(dict.fromkeys(v for node in rising.tree for v in node.operands if v.operation not in rising.tree))
-        if not rising.tree or any(value.shape not in ((), rising.move.target) for value in leaves):
+        tree, outer = _tree(op), Move.of(op)
+        undone = outer.inverse  # the move that the outer one undoes
+        leaves = list(dict.fromkeys(v for node in tree for v in node.operands if v.operation not in tree))
+        if not tree or any(value.shape not in ((), outer.source) for value in leaves):
             return None
-        arrays = [value for value in leaves if value.shape == rising.move.target]
-        if sum(map(rising.needs, arrays)) >= 1 + sum(map(rising.falls, arrays)):
+        arrays = [value for value in leaves if value.shape == outer.source]
+        fall = (made_by(leaf, op.name) and all(user in tree for user in leaf.users) for leaf in arrays)
+        if sum(_needs(leaf, undone) for leaf in arrays) >= 1 + sum(map(bool, fall)):
             return None
-        made = {value: rising.leaf(value, make) if value in arrays else value for value in leaves}
-        for node in reversed(rising.tree):
-            made[node.result] = make.elementwise(node, [made[value] for value in node.operands], rising.move.source)
+        made = {leaf: _risen(leaf, outer, undone, make) if leaf in arrays else leaf for leaf in leaves}
+        for node in reversed(tree):
+            made[node.result] = make.elementwise(node, [made[value] for value in node.operands], outer.target)
         return made[op.operands[0]]
 
 
-class _Rising:
-    """An outer reshape or transpose, as the move that it undoes, and the tree that only leads to it."""
+def _needs(leaf: Value, undone: Move) -> bool:
+    """Whether a leaf comes to be as it was before the move only by a move as large as itself."""
+    op = leaf.operation
+    if op is None or not op.plain or not undone.takes(op):
+        return True
+    if op.name == undone.kind:
+        return Move.of(op) != undone
+    small = broadcast_source(op)
+    if small is None or undone.order is not None:
+        return False
+    plan = plan_broadcast(*small, undone.target, undone.source)
+    return plan is None or sum(n != 1 for n in plan.folded) == sum(n != 1 for n in undone.source)
 
-    def __init__(self, outer: Node) -> None:
-        source, target = outer.result.sizes, outer.operands[0].sizes
-        self.kind = outer.name
-        self.order: tuple[int, ...] = outer.attributes.get("permutation", ())
-        inverse = tuple(sorted(range(len(self.order)), key=self.order.__getitem__))
-        self.move: Move = TransposeMove(source, inverse) if self.order else ReshapeMove(source, target)
-        self.tree = _tree(outer)
 
-    def falls(self, leaf: Value) -> bool:
-        """Whether a leaf is a move of this kind that nobody else needs."""
-        return made_by(leaf, self.kind) is not None and all(user in self.tree for user in leaf.users)
-
-    def needs(self, leaf: Value) -> bool:
-        """Whether a leaf comes into the new shape only by a move as large as itself."""
-        op = leaf.operation
-        if op is None or not op.plain or not self.move.takes(op):
-            return True
-        if op.name == self.kind:
-            return not self._cancels(op)
-        small = broadcast_source(op)
-        if small is None or self.order:
-            return False
-        plan = plan_broadcast(*small, self.move.target, self.move.source)
-        return plan is None or sum(n != 1 for n in plan.folded) == sum(n != 1 for n in self.move.source)
-
-    def _cancels(self, inner: Node) -> bool:
-        if self.kind == "reshape":
-            return inner.operands[0].shape == self.move.source
-        first = inner.attributes["permutation"]
-        return [first[d] for d in self.order] == list(range(len(first)))
-
-    def leaf(self, value: Value, make: Maker) -> Value:
-        op = value.operation
-        if op is not None and not self.needs(value):
-            return self.move.leaf(op, make)
-        return make.transpose(value, self.order) if self.order else make.reshape(value, self.move.source)
+def _risen(leaf: Value, outer: Move, undone: Move, make: Maker) -> Value:
+    op = leaf.operation
+    return outer.moved(leaf, make) if op is None or _needs(leaf, undone) else undone.leaf(op, make)
 
 
 def _tree(outer: Node) -> dict[Node, None]:

@@ -18,7 +18,7 @@ from tilewright.hlo.rewriting.base import (
     starts,
 )
 from tilewright.hlo.rewriting.maker import Maker, is_static, made_by
-from tilewright.hlo.rewriting.sinking import ReshapeMove, Sinking, TransposeMove
+from tilewright.hlo.rewriting.sinking import Move, Sinking
 
 
 @dataclass(frozen=True)
@@ -145,9 +145,8 @@ def _below_reshape(op: Node, make: Maker) -> list[Value] | None:
     reshape = _first_made_by(inputs, "reshape")
     if reshape is None:
         return None
-    source, target = reshape.operands[0].sizes, reshape.result.sizes
-    plan = plan_reduce(source, target, op.attributes["dims"])
-    sinking = Sinking(ReshapeMove(source, target))
+    move = Move.of(reshape)
+    plan, sinking = plan_reduce(move.source, move.target, op.attributes["dims"]), Sinking(move)
     if plan is None or not all(map(sinking.can, inputs)):
         return None
     if not plan.second:
@@ -169,8 +168,7 @@ def _below_transpose(op: Node, make: Maker) -> list[Value] | None:
     transpose = _first_made_by(inputs, "transpose")
     if transpose is None or ("chooses" in op.attributes and len(dims) > 1):
         return None
-    permutation = transpose.attributes["permutation"]
-    sinking = Sinking(TransposeMove(transpose.operands[0].sizes, permutation))
+    permutation, sinking = transpose.attributes["permutation"], Sinking(Move.of(transpose))
     if not all(map(sinking.can, inputs)):
         return None
     reduced = {permutation[d] for d in dims}

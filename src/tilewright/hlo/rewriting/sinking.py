@@ -6,7 +6,10 @@ large; a tree with any other leaf stays as it is.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 from tilewright.hlo.graphs.dims import plan_broadcast, runs
 from tilewright.hlo.graphs.graph import Node, Value
@@ -58,12 +61,39 @@ def transposed_leaf(op: Node, permutation: tuple[int, ...], make: Maker) -> Valu
     return make.broadcast(small, [shape[d] for d in permutation], [dims[k] for k in order])
 
 
+@dataclass(frozen=True)
 class Move:
-    """A reshape or transpose that is to sink: it turns values of shape ``source`` into values of shape ``target``."""
+    """A reshape, or by ``order`` a transpose, that is to sink: it turns values of one shape into such of another."""
 
-    kind: ClassVar[str]
     source: tuple[int, ...]
     target: tuple[int, ...]
+    order: tuple[int, ...] | None = None
+
+    @classmethod
+    def of(cls, node: Node) -> Move:
+        """The move that a reshape or a transpose makes."""
+        return cls(node.operands[0].sizes, node.result.sizes, node.attributes.get("permutation"))
+
+    @property
+    def kind(self) -> str:
+        """The name of its operation."""
+        return "reshape" if self.order is None else "transpose"
+
+    @property
+    def inverse(self) -> Move:
+        """The move that undoes it."""
+        order = self.order
+        back = None if order is None else tuple(sorted(range(len(order)), key=order.__getitem__))
+        return Move(self.target, self.source, back)
+
+    @cached_property
+    def _takes_broadcasts(self) -> bool:
+        """Whether dims can be matched, so that broadcasts can be expressed."""
+        return self.order is not None or runs(self.source, self.target) is not None
+
+    def moved(self, value: Value, make: Maker) -> Value:
+        """``value``, of shape ``source``, moved."""
+        return make.reshape(value, self.target) if self.order is None else make.transpose(value, self.order)
 
     def takes(self, op: Node) -> bool:
         """Whether :meth:`leaf` can express the result of ``op``: its own kind, constants in the text, broadcasts."""
@@ -71,52 +101,21 @@ class Move:
             return is_static(op.operands[0])
         if op.name == "constant":
             return bool(op.attributes["literal"].movable)
-        return broadcast_source(op) is not None
+        return self._takes_broadcasts and broadcast_source(op) is not None
 
     def leaf(self, op: Node, make: Maker) -> Value:
-        """The value of shape ``source`` that the move would turn into the result of ``op``."""
-        raise NotImplementedError
-
-
-class ReshapeMove(Move):
-    """A reshape. Leaves: another reshape (its operand), a constant (in another shape), a broadcast or iota."""
-
-    kind = "reshape"
-
-    def __init__(self, source: tuple[int, ...], target: tuple[int, ...]) -> None:
-        self.source, self.target = source, target
-        self._matched = runs(source, target) is not None
-
-    def takes(self, op: Node) -> bool:
-        """As every move, but only broadcasts whose dims can be matched."""
-        return super().takes(op) and (self._matched or op.name in ("reshape", "constant"))
-
-    def leaf(self, op: Node, make: Maker) -> Value:
-        if op.name == "reshape":
-            return make.reshape(op.operands[0], self.source)
-        if op.name == "constant":
+        """The value of shape ``source`` that the move would turn into the result of ``op``, without moving it."""
+        back = self.inverse
+        if op.name == self.kind:
+            return back.moved(op.result, make)
+        if back.order is not None:
+            leaf = transposed_leaf(op, back.order, make)
+        elif op.name == "constant":
             return make.reshaped_constant(op, self.source)
-        broadcast = reshaped_broadcast(op, self.source, make)
-        assert broadcast is not None
-        return broadcast
-
-
-class TransposeMove(Move):
-    """A transpose. Leaves: another transpose (composed), a constant (transposed now), a broadcast or iota."""
-
-    kind = "transpose"
-
-    def __init__(self, source: tuple[int, ...], permutation: tuple[int, ...]) -> None:
-        self.source = source
-        self.target = tuple(source[d] for d in permutation)
-        self._inverse = tuple(sorted(range(len(permutation)), key=permutation.__getitem__))
-
-    def leaf(self, op: Node, make: Maker) -> Value:
-        if op.name == "transpose":
-            return make.transpose(op.result, self._inverse)
-        transposed = transposed_leaf(op, self._inverse, make)
-        assert transposed is not None
-        return transposed
+        else:
+            leaf = reshaped_broadcast(op, self.source, make)
+        assert leaf is not None
+        return leaf
 
 
 class Sinking:
@@ -132,35 +131,39 @@ class Sinking:
         self.made: dict[Value, Value] = {}
 
     @classmethod
-    def of_sweep(cls, make: Maker, kind: type[ReshapeMove | TransposeMove], *how: tuple[int, ...]) -> Sinking:
-        """The one for the move ``kind(*how)`` that all operations of a sweep share.
+    def sunk(cls, op: Node, move: Move, make: Maker) -> Value | None:
+        """The result of ``op``, the move sunk below the tree that makes it; None where that cannot be expressed.
 
-        So a deep tree that cannot be expressed is walked once, and not from each of its operations.
+        All operations of a sweep share what is known of a move, so that a deep tree that cannot be expressed is walked
+        once, and not from each of its operations.
         """
-        key = (kind, *how)
-        if key not in make.sweep:
-            make.sweep[key] = cls(kind(*how))
-        sinking: Sinking = make.sweep[key]
-        return sinking
+        sinking: Sinking = make.sweep.setdefault(move, cls(move))
+        return move.moved(sinking.build(op.result, make), make) if sinking.can(op.result) else None
 
     def can(self, value: Value) -> bool:
-        """Whether ``value`` and the tree it is made by can be expressed; iterative, as trees may be deep."""
+        """Whether ``value`` and the tree it is made by can be expressed."""
+        for each, parts in self._leaves_first(value, self.possible):
+            self.possible[each] = parts is not None and all(self.possible[part] for part in parts)
+        return self.possible[value]
+
+    def build(self, value: Value, make: Maker) -> Value:
+        """The value in the operand's shape; to be called only where :meth:`can` says True."""
+        for each, parts in self._leaves_first(value, self.made):
+            self.made[each] = self._one(each, [self.made[part] for part in parts or ()], make)
+        return self.made[value]
+
+    def _leaves_first(self, value: Value, done: Mapping[Value, Any]) -> Iterator[tuple[Value, list[Value] | None]]:
+        """What of a tree is not ``done``, each with its parts, which are by then; iterative, as trees may be deep."""
         stack = [value]
         while stack:
             top = stack[-1]
-            if top in self.possible:
-                stack.pop()
-                continue
-            inner = self._parts(top)
-            if inner is None:
-                self.possible[top] = False
-            elif missing := [part for part in inner if part not in self.possible]:
+            parts = [] if top in done else self._parts(top)
+            if missing := [part for part in parts or () if part not in done]:
                 stack += missing
                 continue
-            else:
-                self.possible[top] = all(self.possible[part] for part in inner)
             stack.pop()
-        return self.possible[value]
+            if top not in done:
+                yield top, parts
 
     def _is_scalar(self, value: Value) -> bool:
         return value.shape == () and self.move.target != ()
@@ -175,22 +178,6 @@ class Sinking:
         if is_elementwise(op):
             return list(op.operands)
         return [] if self.move.takes(op) else None
-
-    def build(self, value: Value, make: Maker) -> Value:
-        """The value in the operand's shape; to be called only where :meth:`can` says True."""
-        stack = [value]
-        while stack:
-            top = stack[-1]
-            if top in self.made:
-                stack.pop()
-                continue
-            inner = self._parts(top) or []
-            if missing := [part for part in inner if part not in self.made]:
-                stack += missing
-                continue
-            self.made[top] = self._one(top, [self.made[part] for part in inner], make)
-            stack.pop()
-        return self.made[value]
 
     def _one(self, value: Value, operands: list[Value], make: Maker) -> Value:
         op = value.operation

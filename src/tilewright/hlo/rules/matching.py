@@ -344,32 +344,18 @@ def _constant(node: Node) -> Array | None:
     return None if array is None else np.asarray(array).reshape(shape)
 
 
-def _broadcast(node: Node, x: Array) -> Array:
-    shape, dims = node.result.sizes, node.attributes["dims"]
-    wide = [1] * len(shape)
-    order = sorted(range(len(dims)), key=lambda k: dims[k])
-    for k in order:
-        wide[dims[k]] = x.shape[k]
-    return np.broadcast_to(x.transpose(order).reshape(wide), shape)
-
-
 def _iota(node: Node) -> Array:
     shape, dim = node.result.sizes, node.attributes["dim"]
     return np.broadcast_to(np.arange(shape[dim]).reshape([-1 if d == dim else 1 for d in range(len(shape))]), shape)
-
-
-def _slice(node: Node, x: Array) -> Array:
-    own = node.attributes
-    return x[tuple(slice(a, b, step) for a, b, step in zip(own["start"], own["limit"], own["strides"]))]
 
 
 _COMPARE: dict[str, Any] = {
     "EQ": np.equal, "NE": np.not_equal, "LT": np.less, "LE": np.less_equal, "GT": np.greater, "GE": np.greater_equal
 }  # fmt: skip
 _OPERATIONS: dict[str, Callable[..., Any]] = {
+    **dict.fromkeys(("broadcast_in_dim", "reshape", "reverse", "slice", "transpose"), Node.rearranged),
     "add": lambda node, a, b: a + b,
     "and": lambda node, a, b: a & b,
-    "broadcast_in_dim": _broadcast,
     "clamp": lambda node, low, x, high: np.clip(x, low, high),
     "compare": lambda node, a, b: _COMPARE[node.attributes["direction"]](a, b),
     "concatenate": lambda node, *x: np.concatenate(x, node.attributes["dim"]),
@@ -386,10 +372,7 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
         x.all(node.attributes["dims"]) & start if node.attributes.get("monoid") == "and" else None
     ),
     "remainder": lambda node, a, b: np.fmod(a, b) if b.all() else None,
-    "reshape": lambda node, x: x.reshape(node.result.sizes),
     "select": lambda node, p, a, b: np.where(p, a, b),
     "sign": lambda node, x: np.sign(x),
-    "slice": _slice,
     "subtract": lambda node, a, b: a - b,
-    "transpose": lambda node, x: x.transpose(node.attributes["permutation"]),
 }

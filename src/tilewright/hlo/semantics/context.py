@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -118,7 +117,6 @@ class Context:
         self._layouts: dict[str, TensorLayout] = {}
         self._lines_beside: dict[tuple[str, str], str] = {}
         self._lines_inside: dict[str, str] = {}
-        self._beside: dict[str, tuple[dict[str, list[Operation]], dict[str, list[Operation]]]] = {}
         self._lines = program.text.split("\n") if self.predicted and "_xla_compute_type" in program.text else []
         self._marked = self.predicted or any(word in program.text for word in ("sparse", "_xla_compute_type", "host"))
 
@@ -226,8 +224,13 @@ class Context:
 
     def _line_beside(self, computation: str, op: Operation) -> str:
         """The line of the nearest operation behind this one, else before it, within a few; fusions by their bodies."""
-        for further in self._neighbours(computation):
-            seen, around = {op.name}, [*further.get(op.name, ())][:_MOST_LOOKED_AT]
+        whole = self.program.by_name[computation]
+
+        def makers(near: Operation) -> list[Operation]:
+            return [whole.named[name] for name in near.operands if name in whole.named]
+
+        for further in (lambda near: whole.readers[near.name], makers):
+            seen, around = {op.name}, further(op)[:_MOST_LOOKED_AT]
             for near in around:
                 if source := self._line_inside(near):
                     return source
@@ -235,7 +238,7 @@ class Context:
                     del around[_MOST_LOOKED_AT:]
                 if len(seen) < _MOST_BESIDE and near.name not in seen:
                     seen.add(near.name)
-                    around += further.get(near.name, ())
+                    around += further(near)
         return ""
 
     def _line_inside(self, op: Operation) -> str:
@@ -246,19 +249,6 @@ class Context:
         if body.name not in self._lines_inside:
             self._lines_inside[body.name] = next((str(inner.source) for inner in body.operations if inner.source), "")
         return self._lines_inside[body.name]
-
-    def _neighbours(self, computation: str) -> tuple[dict[str, list[Operation]], dict[str, list[Operation]]]:
-        """The users of each operation of a computation, and what each is made of."""
-        if computation not in self._beside:
-            operations = self.program.by_name[computation].operations
-            named = {op.name: op for op in operations}
-            users: dict[str, list[Operation]] = defaultdict(list)
-            for user in operations:
-                for name in user.operands:
-                    users[name].append(user)
-            made_of = {op.name: [named[name] for name in op.operands if name in named] for op in operations}
-            self._beside[computation] = users, made_of
-        return self._beside[computation]
 
     def core(self, computation: str, op: Operation) -> str:
         """ "sparsecore" or "host" where the operation, or what calls its computation, is offloaded, else ""."""

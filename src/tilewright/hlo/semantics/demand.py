@@ -69,9 +69,8 @@ class Demand:
                 return {}
             if _UPDATES.isdisjoint(plain_opcode(op.opcode) for op in body.operations):
                 return {}
-            named = {op.name: op for op in body.operations}
             results = root.operands if root.opcode == "tuple" else (root.name,)
-            ends = {number: self._followed(named, name) for number, name in enumerate(results)}
+            ends = {number: self._followed(body.named, name) for number, name in enumerate(results)}
             written = {number: end for number, end in ends.items() if end is not None and end[1]}
             self._updates[body.name] = {number: end[:2] for number, end in written.items()}
             self._chains[body.name] = set().union(*(end[2] for end in written.values()))
@@ -107,7 +106,7 @@ class Demand:
         """The parameter that a body only moves."""
         self._depth += 1
         root = body.root or body.operations[-1]
-        end = self._followed({op.name: op for op in body.operations}, root.name) if self._depth <= DEEPEST else None
+        end = self._followed(body.named, root.name) if self._depth <= DEEPEST else None
         self._depth -= 1
         return end
 

@@ -98,11 +98,8 @@ class Fusions:
         operations = [part for op in inlined(context.program, computation) for part in _as_sum(_marked(op))]
         self.operations = _widened_first(_wanted(_without_barriers(_once(operations)), captured))
         self.operations = self._as_it_lies(self.operations)
-        self.by_name = {op.name: op for op in self.operations}
-        self.readers: dict[str, list[Operation]] = defaultdict(list)
-        for op in self.operations:
-            for name in dict.fromkeys(op.operands):
-                self.readers[name].append(op)
+        whole = Computation(computation.name, tuple(self.operations))
+        self.by_name, self.readers = whole.named, whole.readers
         self.bytes = {op.name: self.size(op.shape) for op in self.operations}
         self.elements = {op.name: self._elements(op.shape) for op in self.operations}
         self.kind = {op.name: plain_opcode(op.opcode) for op in self.operations}
@@ -541,10 +538,7 @@ def _padding(op: Operation) -> str:
 
 def _widened_first(operations: list[Operation]) -> list[Operation]:
     """The operations with the type changed before a reshape where only that is wanted of it, as the compiler does."""
-    readers: dict[str, list[Operation]] = defaultdict(list)
-    for op in operations:
-        for name in op.operands:
-            readers[name].append(op)
+    readers = Computation("", tuple(operations)).readers
     swapped: dict[str, Operation] = {}
     for op in operations:
         after = readers[op.name]

@@ -50,7 +50,6 @@ class Trips:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.named: dict[str, dict[str, Operation]] = {}
         self.values: dict[tuple[str, str, _Arguments], _Linear | None] = {}
 
     def of(self, computation: str, loop: Operation) -> int | None:
@@ -143,10 +142,8 @@ class Trips:
     def _find(self, computation: str, name: str) -> tuple[str, Operation] | None:
         """The operation called ``name`` here or, in nested regions, around here, with its computation."""
         for _ in range(_DEEPEST):
-            if computation not in self.named:
-                self.named[computation] = {op.name: op for op in self.program.by_name[computation].operations}
-            if name in self.named[computation]:
-                return computation, self.named[computation][name]
+            if (found := self.program.by_name[computation].named.get(name)) is not None:
+                return computation, found
             if self.program.kind != "stablehlo" or "/" not in computation:
                 return None
             calls = self.program.callers[computation]

@@ -20,7 +20,7 @@ from tilewright.hlo import Node, Value, array_dtype
 from tilewright.isa.compiler.running import Execution
 from tilewright.isa.lowering.reading import LAYOUT
 from tilewright.isa.lowering.sources import Step
-from tilewright.isa.lowering.tables import apply_layout, folded_array
+from tilewright.isa.lowering.tables import folded_array
 
 Array = np.ndarray[Any, Any]
 
@@ -166,7 +166,7 @@ def _error(node: Node, values: Mapping[Value, Array], errors: Mapping[Value, Arr
         if all(each is None for each in e):
             return None
         full = [np.broadcast_to(0.0 if each is None else each, v.shape) for each, v in zip(e, x, strict=True)]
-        return np.concatenate(full, own["dim"]) if name == "concatenate" else apply_layout(node, full[0])
+        return np.concatenate(full, own["dim"]) if name == "concatenate" else node.rearranged(full[0])
     certain = all(each is None or not each.any() for each in e)
     function = name in _MONOTONE or name in ("chlo.erf", "power")
     if certain and (name in _DETERMINED or not function or not floats):

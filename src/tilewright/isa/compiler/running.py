@@ -21,7 +21,7 @@ from tilewright.isa.language.counts import Counts, Moved, Traffic, energy, math_
 from tilewright.isa.language.program import MachineProgram
 from tilewright.isa.lowering.reading import LAYOUT
 from tilewright.isa.lowering.sources import Stay, Step, Table
-from tilewright.isa.lowering.tables import Lowering, apply_layout, folded_array, unfolded_array
+from tilewright.isa.lowering.tables import Lowering, folded_array, unfolded_array
 from tilewright.isa.multiply.matmul import stored_weights
 
 # Which tables stand in L2, where, and from which step to which. What a step makes is put where its users find it in L2
@@ -273,7 +273,7 @@ class Execution:
             return self.known[value]
         node, places = value.operation, self.lowering.places.get(value)
         if node is not None and node.name in LAYOUT:
-            return apply_layout(node, self.value(node.operands[0]))
+            return node.rearranged(self.value(node.operands[0]))
         if not places:
             raise UsageError(f"{value!r} is nowhere")
         return self.in_table(value, places[0].table)

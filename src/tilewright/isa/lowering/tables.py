@@ -453,22 +453,4 @@ def constant(reading: Reading, value: Value) -> Array | None:
     if value in reading.constants or value.operation is None or value.operation.name not in LAYOUT:
         return reading.constants.get(value)
     before = constant(reading, value.operation.operands[0])
-    return None if before is None else apply_layout(value.operation, before)
-
-
-def apply_layout(node: Node, array: Array) -> Array:
-    """What a :data:`LAYOUT` operation makes of an array."""
-    shape, own = node.result.sizes, node.attributes
-    if node.name == "transpose":
-        return array.transpose(own["permutation"])
-    if node.name == "reshape":
-        return array.reshape(shape)
-    if node.name == "broadcast_in_dim":
-        order = sorted(range(len(own["dims"])), key=lambda k: own["dims"][k])
-        wide = [1] * len(shape)
-        for k in order:
-            wide[own["dims"][k]] = array.shape[k]
-        return np.broadcast_to(array.transpose(order).reshape(wide), shape)
-    if node.name == "slice":
-        return array[tuple(slice(*cut) for cut in zip(own["start"], own["limit"], own["strides"], strict=True))]
-    return np.flip(array, own["dims"])
+    return None if before is None else value.operation.rearranged(before)
