@@ -140,9 +140,9 @@ class AllocatorMessage:
     requirement: StatedSize | None = None  # "Program hbm requirement"
     parts: tuple[tuple[str, StatedSize | None], ...] = ()  # name -> size of the requirement's parts
     utilization: float | None = None  # share of the temporaries that is data
-    fragmented: float | None = None  # share of the temporaries that is holes
+    fragmentation: float | None = None  # share of the temporaries that is holes
     output: StatedSize | None = None  # the outputs
-    shared: StatedSize | None = None  # how much of the outputs lies in arguments
+    output_shared: StatedSize | None = None  # how much of the outputs lies in arguments
     allocations: tuple[Allocation, ...] = ()  # the list of the largest
     flags: tuple[str, ...] = ()  # options that the message itself names: ``--xla_...=VALUE``
     unread: tuple[str, ...] = ()  # what the text has but could not be read
@@ -206,9 +206,9 @@ _SAYS = {
     "program": (
         rf"Program (?P<space>\w+) requirement (?P<requirement>{SIZE}):?",
         r"(?<![\d.])(?P<utilization>\d{1,4}(?:\.\d{1,4})?)% utilization",
-        r"(?<![\d.])(?P<fragmented>\d{1,4}(?:\.\d{1,4})?)% fragmentation",
+        r"(?<![\d.])(?P<fragmentation>\d{1,4}(?:\.\d{1,4})?)% fragmentation",
     ),
-    "output": (rf"Output size (?:(?P<output>{SIZE})|unknown)", rf"shares (?P<shared>{SIZE}) with arguments"),
+    "output": (rf"Output size (?:(?P<output>{SIZE})|unknown)", rf"shares (?P<output_shared>{SIZE}) with arguments"),
     "capacity": (rf"HBM capacity (?P<limit>{SIZE})",),
     "largest": (r"Largest program allocations in (?P<space>\w+)",),
 }
@@ -293,7 +293,7 @@ def _share(words: str) -> float:
 
 
 _VALUES: dict[str, Callable[[str], Any]] = {
-    "space": str.lower, "flag": str, "utilization": _share, "fragmented": _share
+    "space": str.lower, "flag": str, "utilization": _share, "fragmentation": _share
 }  # fmt: skip
 """What the words of fields mean that are no sizes."""
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from tilewright.errors import TilewrightError, UsageError
 from tilewright.hlo.allocation.fixes import Explained, Fix, find_fixes, saved_by_best
-from tilewright.hlo.allocation.reading import Allocation, AllocatorMessage, Kind, StatedSize, read_messages
+from tilewright.hlo.allocation.reading import Allocation, AllocatorMessage, Kind, Label, StatedSize, read_messages
 from tilewright.hlo.allocation.shape import PaddedShape, padded_shape
 from tilewright.render import bytes_text, percent_text
 from tilewright.render.delivery import Line
@@ -25,42 +25,40 @@ def space_name(space: str) -> str:
 
 
 _MEANINGS = {
+    Kind.PROGRAM: "compile time: the program needs{figures} of {where}{excess}",
     Kind.SINGLE: "compile time: one allocation of{figures} of {where} is larger than the memory{excess}",
     Kind.TEMPORARIES: "compile time: the intermediate values alone need{figures} of {where}{excess}",
     Kind.CORES: "compile time: TensorCores and SparseCores together need{figures} of {where}{excess}",
     Kind.ESTIMATE: "compile time: the compiler gave up early; an estimate of{figures} of {where}{excess}",
+    Kind.STACK: "compile time: {instruction} needs {scoped}{excess}",
+    Kind.LOAD: "run time: loading the program{program} takes {need}{free}",
+    Kind.BUFFER: "run time: an array takes {need}{free}",
+    Kind.LISTING: "the largest allocations of a program in {where}{needed}",
 }
 
 
 def meaning(message: AllocatorMessage) -> str:
     """What happened, in a sentence."""
-    need, have = str(message.used or ""), str(message.limit or "")
-    where = space_name(message.space)
+    need, have, where = str(message.used or ""), str(message.limit or ""), space_name(message.space)
+    if message.kind is Kind.PROGRAM and not need:
+        return f"compile time: {where} is full"
     figures = f" {need} of {have}" if need and have else f" {need}" if need else ""
     over = str(message.over or "") or (bytes_text(message.excess) if message.excess else "")
-    excess = f", {over} too much" if over else ""
-    if message.kind in _MEANINGS:
-        return _MEANINGS[message.kind].format(figures=figures, where=where, excess=excess)
-    match message.kind:
-        case Kind.STACK:
-            name = f"the instruction {message.instruction.name}" if message.instruction.name else "one instruction"
-            scoped = f"{need} of scoped {where} and may have {have}" if need and have else f"too much scoped {where}"
-            return f"compile time: {name} needs {scoped}{excess}"
-        case Kind.LOAD | Kind.BUFFER:
-            return _runtime(message, need)
-        case Kind.LISTING:
-            return f"the largest allocations of a program in {where}{figures and f', which needs{figures}'}"
-    return f"compile time: the program needs{figures} of {where}{excess}" if need else f"compile time: {where} is full"
-
-
-def _runtime(message: AllocatorMessage, need: str) -> str:
-    name = f" {message.program}" if message.program else ""
-    what = f"loading the program{name} takes" if message.kind is Kind.LOAD else "an array takes"
-    sizes = (message.free, "are free"), (message.reservable, "of them can be reserved")
-    parts = [
-        f"{size} {word}" for size, word in (*sizes, (message.largest_free, "are the largest piece")) if size is not None
-    ]
-    return f"run time: {what} {need}" + (f"; {', '.join(parts)}" if parts else "")
+    room = (message.free, "are free"), (message.reservable, "of them can be reserved")
+    sizes = (*room, (message.largest_free, "are the largest piece"))
+    pieces = [f"{size} {words}" for size, words in sizes if size is not None]
+    name = message.instruction.name
+    return _MEANINGS[message.kind].format(
+        need=need,
+        where=where,
+        figures=figures,
+        excess=f", {over} too much" if over else "",
+        instruction=f"the instruction {name}" if name else "one instruction",
+        scoped=f"{need} of scoped {where} and may have {have}" if need and have else f"too much scoped {where}",
+        program=f" {message.program}" if message.program else "",
+        free=f"; {', '.join(pieces)}" if pieces else "",
+        needed=f", which needs{figures}" if figures else "",
+    )
 
 
 def advice(message: AllocatorMessage, explained: Sequence[Explained]) -> tuple[str, ...]:
@@ -98,11 +96,11 @@ def _main_memory(message: AllocatorMessage, explained: Sequence[Explained]) -> I
     if arguments and message.used and arguments.bytes > _LARGE * message.used.bytes:
         yield f"arguments (weights, optimizer state, batch) take {arguments}: shard them further"
     if arguments and output:
-        donated = min(output.bytes, arguments.bytes) - (message.shared.bytes if message.shared else 0)
+        donated = min(output.bytes, arguments.bytes) - (message.output_shared.bytes if message.output_shared else 0)
         if donated > 0:
             yield f"donate arguments (jax.jit's donate_argnums): outputs could share up to {bytes_text(donated)} more"
-    if message.fragmented and message.fragmented > 0.05:
-        yield f"{percent_text(message.fragmented)} of the temporaries are holes between them"
+    if message.fragmentation and message.fragmentation > 0.05:
+        yield f"{percent_text(message.fragmentation)} of the temporaries are holes between them"
     temporary = dict(message.parts).get("HLO temp")
     if message.kind is Kind.ESTIMATE:
         yield "look at the sizes first: the compiler does not try programs so far from fitting"
@@ -216,27 +214,12 @@ class AllocationReport:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
-        message = self.message
-        runtime = ("free", "reservable", "largest_free", "sparsecores")
-        return {
-            "kind": message.kind.value,
-            "space": message.space,
-            "code": message.code,
+        apart = ("over", "flag", "allocations", "flags", "unread")
+        said = {name: _plain(value) for name, value in vars(self.message).items() if name not in apart}
+        return said | {
             "meaning": self.meaning,
-            "used": _plain(message.used),
-            "limit": _plain(message.limit),
-            "excess_bytes": message.excess,
-            **{name: _plain(getattr(message, name)) for name in runtime},
-            "program": message.program,
-            "instruction": message.instruction.name,
-            "totals": {name: _plain(size) for name, size in message.totals},
-            "requirement": _plain(message.requirement),
-            "parts": {name: _plain(size) for name, size in message.parts},
-            "utilization": message.utilization,
-            "fragmentation": message.fragmented,
-            "output": _plain(message.output),
-            "output_shared": _plain(message.shared),
-            "allocations": [self._allocation(each) for each in message.allocations],
+            "excess_bytes": self.message.excess,
+            "allocations": [self._allocation(each) for each in self.message.allocations],
             "padding_bytes": self.padding_bytes,
             "fixes": [fix.to_json() for fix in self.fixes],
             "saved_together_bytes": self.saved_together,
@@ -304,8 +287,12 @@ class AllocationReport:
 
 
 def _plain(value: object) -> object:
-    """A stated size as its text and its bytes, anything else as it is."""
-    return {"text": value.text, "bytes": value.bytes} if isinstance(value, StatedSize) else value
+    """A stated size as its text and its bytes, named ones by their names, an instruction as its name; else as it is."""
+    if isinstance(value, StatedSize):
+        return {"text": value.text, "bytes": value.bytes}
+    if isinstance(value, tuple):
+        return {name: _plain(size) for name, size in value}
+    return value.name if isinstance(value, Label) else value
 
 
 def explain_allocation(text: str) -> tuple[AllocationReport, ...]:
