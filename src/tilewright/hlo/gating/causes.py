@@ -6,16 +6,15 @@ records: what the change replaces is replaced, and the step is modelled once mor
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import accumulate
 from math import prod
-from typing import NamedTuple
 
-from tilewright.hlo.cost import plain_opcode
+from tilewright.errors import TilewrightError
+from tilewright.hlo.cost import array_layout, plain_opcode
 from tilewright.hlo.inlining import inlined
 from tilewright.hlo.opcodes import DOTS, ELEMENTWISE
 from tilewright.hlo.program import Computation, Operation, Program
@@ -27,6 +26,7 @@ from tilewright.hlo.semantics.partitioning import of_one_device
 from tilewright.hlo.timing.chip import chip_of
 from tilewright.hlo.timing.estimate import estimate_placed
 from tilewright.hlo.timing.kernels import TARGET
+from tilewright.layout import TensorLayout
 from tilewright.render import bytes_text
 from tilewright.targets import Target
 
@@ -36,28 +36,20 @@ _LARGE = 1 << 20
 """Elements of an array below which nobody minds that it is written, or read."""
 _THIN = 256
 """Columns that the matrix unit has at the most."""
-_ARRAY = re.compile(r"(\w+)\[([\d,]*)\]")
 _VIEWS = frozenset({"reshape", "transpose", "broadcast", "optimization-barrier", "convert", "copy"})
 _WITHIN = ELEMENTWISE | _VIEWS | {"constant", "iota"}
 _AGAIN = "rematted_computation"
 
 
-class _Array(NamedTuple):
-    kind: str
-    shape: tuple[int, ...]
-
-    @property
-    def elements(self) -> int:
-        return prod(self.shape)
-
-    @property
-    def bytes(self) -> int:
-        return self.elements * (2 if self.kind in ("bf16", "f16") else 4)
+_NOTHING = array_layout("s32[0]")
 
 
-def _array(text: str) -> _Array:
-    found = _ARRAY.match(text)
-    return _Array(found[1], tuple(int(n) for n in found[2].split(",") if n)) if found else _Array("", (0,))
+def _array(text: str) -> TensorLayout:
+    """An array of the program; an empty one for what is none."""
+    try:
+        return array_layout(text)
+    except TilewrightError:
+        return _NOTHING
 
 
 class _Body:
@@ -90,19 +82,19 @@ class _Body:
         if less is None or self.kind[less.name] != "subtract":
             return False
         row = self.array.get(self.behind(less.operands[1]))
-        return row is not None and 1 < row.elements < self.array[op.name].elements
+        return row is not None and 1 < row.num_elements < self.array[op.name].num_elements
 
     def around(self, seed: str) -> tuple[set[str], dict[str, None]]:
         """All values of as many elements as ``seed`` that are computed from each other; and what makes less of them."""
-        size, inside, ends, open_ = self.array[seed].elements, {seed}, dict[str, None](), [seed]
+        size, inside, ends, open_ = self.array[seed].num_elements, {seed}, dict[str, None](), [seed]
         while open_:
             name = open_.pop()
             makers = self.by_name[name].operands if self.kind[name] in _WITHIN else ()
             for other in {*makers, *self.readers(name)} & self.by_name.keys() - inside:
                 kind, made = self.kind[other], other in makers
                 shapes = self.by_name[other].operand_shapes
-                grown = made and kind in DOTS and all(_array(shape).elements < size for shape in shapes)
-                if self.array[other].elements == size and (kind in _WITHIN or grown):
+                grown = made and kind in DOTS and all(_array(shape).num_elements < size for shape in shapes)
+                if self.array[other].num_elements == size and (kind in _WITHIN or grown):
                     inside.add(other)
                     open_.append(other)
                 elif not made and kind not in ("return", "optimization-barrier"):
@@ -113,8 +105,8 @@ class _Body:
         """The values and all that is computed of them, element by element, and no larger."""
         found, open_ = set(names), list(names)
         while open_:
-            size, new = self.array[open_[-1]].elements, set(self.readers(open_.pop())) - found
-            new = {name for name in new if self.kind[name] in _WITHIN and self.array[name].elements == size}
+            size, new = self.array[open_[-1]].num_elements, set(self.readers(open_.pop())) - found
+            new = {name for name in new if self.kind[name] in _WITHIN and self.array[name].num_elements == size}
             found |= new
             open_ += new
         return found
@@ -189,7 +181,7 @@ def _written_out(bodies: list[_Body], room: Callable[[], int]) -> Iterator[_Caus
     for body in bodies:
         seen = set[str]()
         for op in body.operations:
-            if op.name in seen or body.array[op.name].elements < _LARGE or not body.is_softmax(op):
+            if op.name in seen or body.array[op.name].num_elements < _LARGE or not body.is_softmax(op):
                 continue
             inside, ends = body.around(op.name)
             seen |= inside
@@ -200,7 +192,7 @@ def _written_out(bodies: list[_Body], room: Callable[[], int]) -> Iterator[_Caus
             cause = found.setdefault((kind, str(first.source)), _Cause(f"fused-{kind}"))
             cause.about.append((-len(cause.about), first))
             array = body.array[first.name]
-            each = f"{list(array.shape)} are written out {cause.many}({bytes_text(array.bytes)} each)"
+            each = f"{list(array.shape)} are written out {cause.many}({bytes_text(array.data_bytes)} each)"
             cause.what, cause.how = f"{_WRITTEN[kind]} {each}", _FUSED[kind]
             sums = body.after(*(name for name in ends if body.kind[name] == "reduce"))
             own = inside | sums
@@ -219,7 +211,7 @@ def _in_one_kernel(body: _Body, end: Operation, inside: set[str], own: set[str],
     while open_ and not alone:
         op = open_.pop()
         flops += body.flops(op) if body.kind[op.name] in DOTS else 0
-        special += body.array[op.name].elements if body.kind[op.name] == "exponential" else 0
+        special += body.array[op.name].num_elements if body.kind[op.name] == "exponential" else 0
         inputs |= {name: shape for name, shape in zip(op.operands, op.operand_shapes) if name not in own}
         new = dict.fromkeys(name for name in op.operands if name in inside and name not in seen)
         seen |= new.keys()
@@ -275,15 +267,15 @@ def _cast_every_step(bodies: list[_Body], room: Callable[[], int]) -> Iterator[_
         returned = {shape for op in body.operations if op.opcode == "return" for shape in op.operand_shapes}
         for op in body.operations:
             readers = body.read_by[op.name]
-            kinds = {body.array[each.name].kind if body.kind[each.name] == "convert" else "" for each in readers}
+            kinds = {body.array[each.name].dtype if body.kind[each.name] == "convert" else "" for each in readers}
             wide = op.opcode == "parameter" and op.shape.startswith("f32") and op.shape not in returned
-            if wide and kinds in ({"bf16"}, {"f16"}) and body.array[op.name].elements >= _LARGE:
+            if wide and kinds in ({"bf16"}, {"f16"}) and body.array[op.name].num_elements >= _LARGE:
                 shape = op.shape.replace("f32", kinds.pop(), 1)
                 cause.edits[body.name, op.name] = (replace(op, shape=shape),)
                 for each in readers:
                     kept = replace(each, opcode="optimization-barrier", operand_shapes=(shape,))
                     cause.edits[body.name, each.name] = (kept,)
-                    cause.about.append((body.array[op.name].elements, each))
+                    cause.about.append((body.array[op.name].num_elements, each))
     cause.what = f"{cause.many}an argument is read in float32 and cast"
     yield cause
 
@@ -295,13 +287,11 @@ def _thin(bodies: list[_Body], room: Callable[[], int]) -> Iterator[_Cause]:
     for body in bodies:
         groups = defaultdict[tuple[str, str, str, str], dict[str, Operation]](dict)
         for op in body.dots:
-            along, (kind, shape) = op.integers("rhs_contracting_dims"), body.array[op.name]
-            plain = (
-                len(along) == 1 and not op.integers("lhs_batch_dims") and len(_array(op.operand_shapes[1]).shape) == 2
-            )
-            if plain and shape[-1] < _THIN:
+            along, made = op.integers("rhs_contracting_dims"), body.array[op.name]
+            plain = len(along) == 1 and not op.integers("lhs_batch_dims") and _array(op.operand_shapes[1]).rank == 2
+            if plain and made.shape[-1] < _THIN:
                 lhs = op.attributes.get("lhs_contracting_dims", "")
-                groups[op.operands[0], lhs, str(along[0]), kind].setdefault(op.operands[1], op)
+                groups[op.operands[0], lhs, str(along[0]), made.dtype].setdefault(op.operands[1], op)
         for (x, _, along_, kind), group in groups.items():
             first, *_ = dots = list(group.values())
             if len(dots) < 2:
@@ -322,8 +312,8 @@ def _thin(bodies: list[_Body], room: Callable[[], int]) -> Iterator[_Cause]:
                 cause.about.append((body.flops(op), op))
             joined = replace(first, name=whole, shape=result, operands=(x, held))
             joined = replace(joined, operand_shapes=(first.operand_shapes[0], weights))
-            made = Operation(held, "parameter", weights), joined
-            cause.edits[body.name, first.name] = (*made, *cause.edits[body.name, first.name])
+            parts = Operation(held, "parameter", weights), joined
+            cause.edits[body.name, first.name] = (*parts, *cause.edits[body.name, first.name])
             yield cause
 
 
@@ -346,7 +336,7 @@ def _made_again(bodies: list[_Body], room: Callable[[], int]) -> Iterator[_Cause
                 sizes = product_sizes(op, [*map(_array, op.operand_shapes)], body.array[op.name])
                 again.append((sizes[3] if sizes else 0, body, op, key))
     for _, body, op, key in sorted(again, key=lambda each: -each[0]):
-        size = body.array[op.name].bytes
+        size = body.array[op.name].data_bytes
         if key in firsts and kept + size <= room():
             kept += size
             same = replace(op, opcode="optimization-barrier", operands=(firsts[key],), operand_shapes=(op.shape,))
@@ -378,7 +368,7 @@ def _sent_by_ones(bodies: list[_Body], room: Callable[[], int]) -> Iterator[_Cau
             for side, array in enumerate(map(_array, op.operand_shapes)):
                 mask, other = op.operands[side], op.operands[1 - side]
                 several = body.kind.get(body.behind(mask)) in ("multiply", "select")  # else it is a lookup
-                if mask in ones and other not in ones and several and array.elements >= _LARGE and len(array.shape) > 2:
+                if mask in ones and other not in ones and several and array.num_elements >= _LARGE and array.rank > 2:
                     cause.edits[body.name, op.name] = _by_index(op, 1 - side, body.array[op.name])
                     cause.about.append((body.flops(op), op))
     cause.what = f"{cause.many}rows are sent to places by a product with zeros and ones"
@@ -388,14 +378,14 @@ def _sent_by_ones(bodies: list[_Body], room: Callable[[], int]) -> Iterator[_Cau
     yield cause
 
 
-def _by_index(op: Operation, side: int, result: _Array) -> tuple[Operation, ...]:
+def _by_index(op: Operation, side: int, result: TensorLayout) -> tuple[Operation, ...]:
     """A product with zeros and ones as the scatter, or gather, of its other operand's rows."""
     name, array = ("lhs", "rhs")[side], _array(op.operand_shapes[side])
     along = op.integers(f"{name}_contracting_dims")
     fixed = {*along, *op.integers(f"{name}_batch_dims")}
     row = [1 if d in fixed else size for d, size in enumerate(array.shape)]
     sends = len(along) == 1  # rows to places; else places to rows
-    rows = (array if sends else result).elements // prod(row)
+    rows = (array if sends else result).num_elements // prod(row)
     index = Operation(f"{op.name}.index", "iota", f"s32[{max(1, rows)},1]")
     to = Operation(f"{op.name}.places", "broadcast", op.shape)
     moved = op.operands[side], op.operand_shapes[side]

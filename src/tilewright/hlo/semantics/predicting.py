@@ -7,7 +7,6 @@ have a number behind the name.
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -255,8 +254,6 @@ def _of_product(
 
 
 def _only_unit_dims(op: Operation) -> bool:
-    shapes = (*op.operand_shapes[:1], op.shape)
-    sizes = [
-        [d for d in re.findall(r"[^,]+", shape.partition("[")[2].partition("]")[0]) if d != "1"] for shape in shapes
-    ]
+    texts = (shape.partition("[")[2].partition("]")[0] for shape in (*op.operand_shapes[:1], op.shape))
+    sizes = [[size for size in text.split(",") if size not in ("", "1")] for text in texts]
     return len(sizes) == 2 and sizes[0] == sizes[1]

@@ -29,24 +29,25 @@ _MOST_MACHINES = 200
 
 @dataclass(frozen=True)
 class LayerShape:
-    """One kind of layer, ``count`` of it: a product ``sizes`` (m, n, k), or a convolution (``x``, ``w``, ``how``)."""
+    """One kind of layer, ``count`` of it: a product (m, n, k), or a convolution (shapes of x and w, and ``how``)."""
 
     name: str
     count: int
-    sizes: tuple[int, ...] = ()
-    x: tuple[int, ...] = ()
-    w: tuple[int, ...] = ()
+    sizes: tuple[Any, ...]
     how: tuple[tuple[str, Any], ...] = ()
 
     def problem(self, element_bytes: int, config: MatrixUnitConfig) -> Problem | ConvProblem:
         """The layer as a search problem on a machine."""
-        return problem_of(self.sizes or (self.x, self.w), dict(self.how), element_bytes, config)
+        return problem_of(self.sizes, dict(self.how), element_bytes, config)
+
+    @property
+    def shapes(self) -> list[str]:
+        """The product's sizes as 1x1000x2048, or the convolution's two shapes."""
+        return ["x".join(map(str, side)) for side in (self.sizes if len(self.sizes) == 2 else (self.sizes,))]
 
     def __str__(self) -> str:
-        if not self.x:
-            return f"{self.name} {self.count} gemm {'x'.join(map(str, self.sizes))}"
-        shapes = " ".join("x".join(map(str, side)) for side in (self.x, self.w))
-        return " ".join([f"{self.name} {self.count} conv {shapes}", *(f"{name}={value}" for name, value in self.how)])
+        kind, options = "conv" if len(self.shapes) == 2 else "gemm", (f"{name}={value}" for name, value in self.how)
+        return " ".join([self.name, str(self.count), kind, *self.shapes, *options])
 
 
 def resnet50() -> list[LayerShape]:
@@ -74,7 +75,7 @@ def resnet50() -> list[LayerShape]:
 
 def _conv(name: str, count: int, side: int, depth: int, outs: int, kernel: int, stride: int) -> LayerShape:
     options = [("stride", stride)] * (stride > 1) + [("padding", kernel // 2)] * (kernel > 1)
-    return LayerShape(name, count, (), (1, side, side, depth), (kernel, kernel, depth, outs), tuple(options))
+    return LayerShape(name, count, ((1, side, side, depth), (kernel, kernel, depth, outs)), tuple(options))
 
 
 NETWORKS = {"resnet50": resnet50}
@@ -122,7 +123,7 @@ def _layer(line: str, where: str) -> LayerShape:
         return LayerShape(found["name"], int(found["count"]), x)
     if len(x) != 4 or len(w) != 4:
         raise UsageError(f"{line!r} is no convolution", where=where, how=how)
-    return LayerShape(found["name"], int(found["count"]), (), x, w, tuple(options))
+    return LayerShape(found["name"], int(found["count"]), (x, w), tuple(options))
 
 
 def sweep(
@@ -428,13 +429,10 @@ def _todo(found: Exploration) -> list[Step]:
 
 def _tuning(layer: LayerShape, point: Point) -> str:
     """The command that looks for more ways to make a layer."""
-    words = (
-        [f"tilewright isa tune --m {layer.sizes[0]} --n {layer.sizes[1]} --k {layer.sizes[2]}"] if layer.sizes else []
-    )
-    if layer.x:
-        words = [f"tilewright isa tune-conv2d {' '.join('x'.join(map(str, side)) for side in (layer.x, layer.w))}"]
+    sizes = zip("mnk", layer.sizes, strict=True) if len(layer.sizes) == 3 else ()
+    words = ["tune", *(f"--{name} {size}" for name, size in sizes)] if sizes else ["tune-conv2d", *layer.shapes]
     words += [f"--{name} {value}" for name, value in layer.how]
-    return " ".join([*words, *(f"--set {name}={value}" for name, value in point.settings.items())])
+    return " ".join(["tilewright isa", *words, *(f"--set {name}={value}" for name, value in point.settings.items())])
 
 
 def _costs(point: Point) -> str:
