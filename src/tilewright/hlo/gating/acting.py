@@ -23,7 +23,7 @@ from tilewright.hlo.rewrites.cleanup import DeadCode
 from tilewright.hlo.rewriting.maker import PURE, Maker, made_by
 from tilewright.hlo.rules.catalogue import factor_on
 from tilewright.hlo.rules.matching import number_of
-from tilewright.hlo.rules.rule import PHASES, Match, Rule
+from tilewright.hlo.rules.rule import PHASES, Rule
 from tilewright.hlo.timing.estimate import estimate
 from tilewright.render import bytes_text
 from tilewright.targets import Target
@@ -106,13 +106,14 @@ _NO_GAIN = "nothing to gain"
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """One place where a rule could act.
+    """One place where a rule could act, which ends in ``root``.
 
     ``dead`` is what nobody needs any more afterwards, ``refusal`` why it must not act (or ""), ``key`` what only
     regions of equal meaning share. ``unsure``: values that must be finite are not known to be.
     """
 
-    match: Match
+    rule: Rule[Any]
+    root: Node
     dead: frozenset[Node]
     gain: Gain
     refusal: str
@@ -178,7 +179,7 @@ class Acting:
         cases = self._candidates(block, rules)
         for case in cases:
             if case.refusal:
-                self.refused[case.match.rule.name, case.match.root] = self._verdict(case, False)
+                self.refused[case.rule.name, case.root] = self._verdict(case, False)
                 self.left.append(case)
         changed = False
         for case in choose(case for case in cases if not case.refusal):
@@ -195,40 +196,36 @@ class Acting:
         for rule in rules:
             for name in rule.roots:
                 by_root.setdefault(name, []).append(rule)
-        cases = []
-        places: dict[Node, int] = {}
+        cases, places = list[Candidate | None](), dict[Node, int]()
         for op in block.operations:
             for rule in by_root.get(op.name, ()):
                 if op in self.made or (rule.name, op) in self.refused:
                     continue
-                match = rule.match(op)
-                if match is not None:
+                if (found := rule.match(op)) is not None:
                     places = places or {op: place for place, op in enumerate(block.operations)}
-                    case = self._try(block, match, places)
-                    if case is not None:
-                        cases.append(case)
-        return cases
+                    cases.append(self._try(block, rule, op, found, places))
+        return [case for case in cases if case is not None]
 
-    def _try(self, block: Block, match: Match, places: dict[Node, int]) -> Candidate | None:
+    def _try(self, block: Block, rule: Rule[Any], root: Node, found: Any, places: dict[Node, int]) -> Candidate | None:
         """Build beside the program, see what would die, price both, take the trial back."""
-        if match.rule.build is None:
-            return self._advice(match)
+        if rule.build is None:
+            return self._advice(rule, root, found)
         trial = Block("trial")
-        value = match.build(Maker(trial, match.root))
-        dead = dying(match.root, value) if value is not None else frozenset()
+        value = rule.made(root, found, Maker(trial, root))
+        dead = dying(root, value) if value is not None else frozenset()
         if value is None or dead & self.made:
             _take_back(trial)
             return None
         operations = tuple(sorted(dead, key=places.__getitem__))
-        region = Region(block, match.root.result.sizes, operations, tuple(leaves_of(set(dead), places)))
-        key = (match.rule.name, region.key) if region.key is not None else None
-        unsure = bool(match.unknown)
+        region = Region(block, root.result.sizes, operations, tuple(leaves_of(set(dead), places)))
+        key = (rule.name, region.key) if region.key is not None else None
+        unsure = bool(rule.unknown(found))
         if key is not None and key in self.prices:
             gain, refusal = self.prices[key]
         else:
             before, after = take_out(region).body, _copy_of(trial, value)
-            gain = price(match.rule.name, before, after, self.target)
-            refusal = self._refusal(match, gain, unsure)
+            gain = price(rule.name, before, after, self.target)
+            refusal = self._refusal(rule, gain, rule.pays(found), unsure)
             if key is not None:
                 self.prices[key] = gain, refusal
                 if self.keep_regions and not refusal:  # of fresh copies, for handles of what was written are used up
@@ -238,58 +235,57 @@ class Acting:
             return None
         if key in self.passed_over:
             refusal = "the judge found it no faster here"
-        return Candidate(match, dead, gain, refusal, region.key, unsure)
+        return Candidate(rule, root, dead, gain, refusal, region.key, unsure)
 
-    def _advice(self, match: Match) -> Candidate | None:
+    def _advice(self, rule: Rule[Any], root: Node, found: Any) -> Candidate | None:
         """What only the user can change: there is nothing to build and nothing to price."""
-        known = factor_on(match.rule.name, self.target.name)
+        known = factor_on(rule.name, self.target.name)
         gain = Gain(1.0, "unpriced", f"nobody has looked at it on {self.target.name}")
         if known is not None:
             gain = Gain(known.factor, "confirmed", f"{known} at the example's shapes")
-        if match.root in self.made or (known is not None and known.factor < LEAST) or not match.pays:
+        if root in self.made or (known is not None and known.factor < LEAST) or not rule.pays(found):
             return None
-        return Candidate(match, frozenset({match.root}), gain, match.rule.change, None)
+        return Candidate(rule, root, frozenset({root}), gain, rule.change, None)
 
-    def _refusal(self, match: Match, gain: Gain, unsure: bool) -> str:
-        if not self._gains(match, gain):
+    def _refusal(self, rule: Rule[Any], gain: Gain, pays: bool, unsure: bool) -> str:
+        if not self._gains(rule, gain, pays):
             return _NO_GAIN
         if gain.kind == "disputed" and not self.judged:
             return f"{gain.note}: only a compiler can tell, with --judge tpu:{self.target.name.removeprefix('tpu-')}"
         if unsure and not self.assume_finite:
             return "a NaN or an infinity would spread to its neighbours: --assume-finite allows it"
-        if not match.rule.exact and not self.allow_reassociation:
+        if not rule.exact and not self.allow_reassociation:
             return "it rounds otherwise, and the bits must stay"
         return ""
 
-    def _gains(self, match: Match, gain: Gain) -> bool:
+    def _gains(self, rule: Rule[Any], gain: Gain, pays: bool) -> bool:
         """Whether the rule pays here: what was confirmed for the chip decides, then the shapes, then the price."""
-        rule = match.rule
         known = factor_on(rule.name, self.target.name)
         if known is not None and known.factor < LEAST:
             return False
         if rule.families and self.target.family not in rule.families:
             return False
         if self.target.family == "tpu":
-            return match.pays and (known is not None or gain.kind == "unpriced" or gain.factor >= LEAST)
+            return pays and (known is not None or gain.kind == "unpriced" or gain.factor >= LEAST)
         if self.target.name in MEASURED:  # measured at one size: shapes of that kind only, and more than noise
-            return gain.factor >= 1.1 and match.pays
+            return gain.factor >= 1.1 and pays
         return gain.factor >= LEAST
 
     def _put(self, block: Block, case: Candidate) -> bool:
         """Build a chosen case in place; False where what was put in before it has changed its ground."""
         if any(op.block is not block for op in case.dead):
             return False
-        match = case.match.rule.match(case.match.root)
-        count = len(block.operations)
-        value = match.build(Maker(block, match.root)) if match is not None else None
-        if match is None or value is None:
+        rule, root, count = case.rule, case.root, len(block.operations)
+        found = rule.match(root)
+        value = rule.made(root, found, Maker(block, root)) if found is not None else None
+        if value is None:
             for op in reversed(block.operations[count:]):
                 op.drop()
             del block.operations[count:]
             return False
         self.made.update(block.operations[count:])
         verdict = self._verdict(case, True)
-        replace_value(match.root.result, value)
+        replace_value(root.result, value)
         for op in case.dead:
             op.drop()
         last = next(op for op in reversed(block.operations[:count]) if op.block is block)
@@ -301,7 +297,7 @@ class Acting:
         return True
 
     def _verdict(self, case: Candidate, accepted: bool) -> Verdict:
-        rule, root = case.match.rule, case.match.root
+        rule, root = case.rule, case.root
         before, after = self.texts.get((rule.name, case.key), ("", "")) if accepted else ("", "")
         return Verdict(
             accepted=accepted,
@@ -337,7 +333,7 @@ def choose(cases: Iterable[Candidate]) -> list[Candidate]:
                 for op in rival.dead:
                     del taken[op]
             taken.update(dict.fromkeys(case.dead, case))
-    return sorted(dict.fromkeys(taken.values()), key=lambda case: case.match.root.position)
+    return sorted(dict.fromkeys(taken.values()), key=lambda case: case.root.position)
 
 
 def dying(root: Node, new: Value) -> frozenset[Node]:

@@ -121,7 +121,7 @@ def _merged(alike: Sequence[Suggestion]) -> Suggestion:
 
 
 def _suggestion(case: Candidate, names: _Names, chip: Target, assume_finite: bool) -> Suggestion:
-    rule, root, gain = case.match.rule, case.match.root, case.gain
+    rule, root, gain = case.rule, case.root, case.gain
     known = factor_on(rule.name, chip.name)
     factor, kind, saved = gain.factor, gain.kind, gain.seconds * 1e6 * names.runs(root)
     if kind != "counted" and (kind == "unpriced" or factor < LEAST):
@@ -156,8 +156,7 @@ def _weight(op: Node) -> tuple[int, int]:
 
 def _command(case: Candidate, chip: Target, assume_finite: bool) -> str:
     """The command that does it, with the guard's option."""
-    rule = case.match.rule
-    if rule.build is None:
+    if case.rule.build is None:
         return ""
     options = [f"--target {chip.name}"]
     if case.unsure and not assume_finite:

@@ -1,4 +1,4 @@
-"""What a rule is, a place where it may act, and its examples as programs."""
+"""What a rule is, and its examples as programs."""
 
 from __future__ import annotations
 
@@ -83,46 +83,29 @@ class Rule(LocalRewrite, Generic[Found]):
         arguments = ", ".join(f"{name}[{dims}]" for name, _, dims in _ARGUMENT.findall(self.example.shapes))
         return [f"# {arguments}", *self.example.after.splitlines()]
 
-    def match(self, root: Node) -> Match | None:
-        """The place that ends in ``root``, or None where the rule must not touch it."""
+    def match(self, root: Node) -> Found | None:
+        """The finding at a place that ends in ``root``, or None where the rule must not touch it."""
         if root.name not in self.roots or not root.plain or not is_static(*root.results, *root.operands):
             return None
-        found = self.find(root) if len(root.results) == 1 else None
-        return Match(self, root, found) if found is not None else None
+        return self.find(root) if len(root.results) == 1 else None
+
+    def unknown(self, found: Found) -> list[Value]:
+        """The values of a finding that must be finite and are not known to be."""
+        return [value for value in (self.finite(found) if self.finite is not None else ()) if not is_finite(value)]
+
+    def made(self, root: Node, found: Found, make: Maker) -> Value | None:
+        """The value that takes the place of the root's result; None where the rule leaves it after all."""
+        value = self.build(found, make) if self.build is not None else None
+        assert value is None or repr(value) == repr(root.result), f"{self.name} built {value} for {root}"
+        return value
 
     def rewrite(self, op: Node, make: Maker) -> Value | None:
         """The rule's value; nothing for what a rewrite has made."""
-        match = self.match(op) if op.handle is not None else None
-        return match.build(make) if match is not None else None
+        found = self.match(op) if op.handle is not None else None
+        return self.made(op, found, make) if found is not None else None
 
     def __str__(self) -> str:
         return self.name
-
-
-@dataclass(frozen=True, eq=False)
-class Match:
-    """A place where a rule may act: the operation whose result would be replaced, and the rule's finding there."""
-
-    rule: Rule[Any]
-    root: Node
-    found: Any
-
-    @property
-    def pays(self) -> bool:
-        """Whether a TPU's compiler confirmed a gain at these shapes."""
-        return self.rule.pays(self.found)
-
-    @property
-    def unknown(self) -> list[Value]:
-        """The values that must be finite and are not known to be."""
-        needed = self.rule.finite(self.found) if self.rule.finite is not None else ()
-        return [value for value in needed if not is_finite(value)]
-
-    def build(self, make: Maker) -> Value | None:
-        """The value that takes the place of the root's result; None where the rule leaves it after all."""
-        built = self.rule.build(self.found, make) if self.rule.build is not None else None
-        assert built is None or repr(built) == repr(self.root.result), f"{self.rule.name} built {built} for {self.root}"
-        return built
 
 
 # Examples as programs: what tests run, benchmarks compile and pages show.
