@@ -171,7 +171,6 @@ DISPUTED = {
     "pixel-shuffle-by-products": {*CHIPS},
     "product-of-concatenation": {"tpu-v5e", "tpu-v6e"},
     "spread-pairs": {*CHIPS},
-    "stem-convolution": {"tpu-v5e", "tpu-v6e"},
 }
 
 

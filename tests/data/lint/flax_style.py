@@ -84,9 +84,7 @@ def conv(x, kernel, strides=(1, 1), padding="SAME", groups=1):
 
 
 def stem(x, kernel):
-    return lax.conv_general_dilated(  # disputed: stem-convolution, 1950 -> 1582
-        x, kernel, (2, 2), [(3, 3), (3, 3)], dimension_numbers=("NHWC", "HWIO", "NHWC")
-    )
+    return lax.conv_general_dilated(x, kernel, (2, 2), [(3, 3), (3, 3)], dimension_numbers=("NHWC", "HWIO", "NHWC"))
 
 
 def conv_wide(x, kernel):

@@ -111,18 +111,6 @@ def windows_by_mean(x):
     return jnp.einsum("bnkd,kj->bnjd", x.reshape(b, -1, rows, d), means, precision="highest").reshape(b, n, d)
 
 
-@pasted(flax_style.stem, "stem-convolution", "2,8,8,3 7,7,3,5", k="kernel", h="rows", w="columns")
-def stem(x, kernel):
-    (b, rows, columns, c), o = x.shape, kernel.shape[-1]
-    rows, columns = rows // 2, columns // 2
-    blocks = x.reshape(b, rows, 2, columns, 2, c).transpose(0, 1, 3, 2, 4, 5).reshape(b, rows, columns, 4 * c)
-    whole = jnp.pad(kernel, ((1, 0), (1, 0), (0, 0), (0, 0))).reshape(4, 2, 4, 2, c, o)
-    folded = whole.transpose(0, 2, 1, 3, 4, 5).reshape(4, 4, 4 * c, o)
-    return lax.conv_general_dilated(
-        blocks, folded, (1, 1), [(2, 1), (2, 1)], dimension_numbers=("NHWC", "HWIO", "NHWC")
-    )
-
-
 @pasted(flax_style.conv_in_groups, "grouped-convolution", "2,4,4,64 3,3,2,64", k="kernel", g="32", c="width")
 def conv_in_groups(x, kernel):
     width = kernel.shape[2]

@@ -98,7 +98,6 @@ class Allocation:
     size: StatedSize | None = None  # bytes with padding
     unpadded: StatedSize | None = None  # bytes without
     padding: StatedSize | None = None  # what padding adds
-    expansion: float | None = None  # size over unpadded, as printed (one digit after the point)
     shape: str = ""  # its shape with its layout
     op_type: str = ""  # ``OneHot``
     op_name: str = ""  # what the framework calls it
@@ -250,7 +249,6 @@ _ALLOCATION = re.compile(
     r"#allocation\w*\s*\[shape = '([^'\n]*)'(?:, space=(\w+))?(?:, size = \w+)?(, scoped)?(?:, tag = '([^'\n]*)')?"
 )
 _WINDOW = re.compile(r"The window shape is\s+([^\s,]+\[[\d,]*\](?:\{[^}\s]*\})?)")
-_EXPANSION = re.compile(r"\(([\d.]{1,12})x expansion\)")
 _QUOTED = r'="((?:[^"\\]|\\.)*)'
 _OPERATOR = re.compile(rf"\b(op_type|op_name|source_file){_QUOTED}|\b(source_line)=(\d{{1,9}})")
 _INSTRUCTION = re.compile(r"%?([\w.\-]+)\s+=\s+")
@@ -465,13 +463,11 @@ def _allocation(entry: dict[str, str], notes: list[str]) -> Allocation:
     pairs = _OPERATOR.findall(entry.get("Operator", ""))
     operator = {quoted or plain: value or digits for quoted, value, plain, digits in pairs}
     place = operator.get("source_file", "")
-    expansion = _EXPANSION.search(entry.get("Extra memory due to padding", ""))
     return Allocation(
         number,
         _first_size(entry.get("Size")),
         _first_size(entry.get("Unpadded size")),
         _first_size(entry.get("Extra memory due to padding")),
-        None if expansion is None or expansion[1].count(".") > 1 else float(expansion[1].strip(".") or 0),
         entry.get("Shape", ""),
         operator.get("op_type", ""),
         operator.get("op_name", ""),

@@ -27,18 +27,15 @@ _ELEMENTS = re.compile(r'dense<(?:"0x([0-9A-F]+)"|(\[[^<>"]*\]))> : tensor<')
 
 
 class Literal:
-    """The value of a ``stablehlo.constant``: one repeated element, a handle on all of them, or a rewrite's ``values``.
+    """The value of a ``stablehlo.constant``: one repeated element, or a handle on all of them.
 
     ``element`` is MLIR's text of the repeated element (``-0.000000e+00``, ``0xFF800000``, ``(1.0,0.0)``), or None.
     ``order`` gives the handle's elements, by their row-major numbers, in their new order; None where it is unchanged.
     """
 
-    def __init__(
-        self, handle: Any = None, element: str | None = None, order: Any = None, values: Array | None = None
-    ) -> None:
+    def __init__(self, handle: Any = None, element: str | None = None, order: Any = None) -> None:
         self.handle, self.order = handle, order
-        self.values = None if values is None else np.ascontiguousarray(values)
-        if element is not None or values is not None:
+        if element is not None:
             self.element = element
 
     @cached_property
@@ -60,8 +57,6 @@ class Literal:
         """Equal for constants known to be equal."""
         if self.element is not None:
             return self.element
-        if self.values is not None:
-            return self.values.dtype.str, self.values.shape, self.values.tobytes()
         return id(self.handle) if self.order is None else (id(self.handle), self.order.tobytes())
 
     @property
@@ -71,8 +66,6 @@ class Literal:
 
     def array(self) -> Array | None:
         """The elements, None for element types the bindings give no buffer of."""
-        if self.values is not None:
-            return self.values
         try:
             array = np.array(self.handle.attributes["value"])
         except (TypeError, ValueError, RuntimeError):  # complex and narrow floats have no buffer in the bindings
@@ -85,8 +78,6 @@ class Literal:
         """The literal of ``numpy.transpose(constant of that shape, permutation)``."""
         if self.element is not None:
             return self
-        if self.values is not None:
-            return Literal(values=self.values.reshape(shape).transpose(permutation))
         order = np.arange(int(np.prod(shape, dtype=np.int64))).reshape(shape).transpose(permutation).reshape(-1)
         return Literal(self.handle, order=order if self.order is None else self.order[order])
 
@@ -97,8 +88,6 @@ class Literal:
         This is how constants without a buffer are read (bf16, complex, int4, 8-bit floats). None for a splat, and for
         a resource outside the text.
         """
-        if self.values is not None:
-            return self.values.tobytes()
         try:
             text = str(self.handle.attributes["value"])
         except TypeError:
@@ -123,9 +112,9 @@ class Literal:
     def attribute(self, shape: tuple[int, ...], tensor_type: Any) -> Any:
         """The attribute of a constant that is not a splat, its elements in row-major order in ``shape``.
 
-        None where the bindings give no buffer of the element type, and for values, which are written as bytes.
+        None where the bindings give no buffer of the element type.
         """
-        array = self.array() if self.values is None else None
+        array = self.array()
         if array is None:
             return None
         array = np.ascontiguousarray(array.reshape(shape))  # booleans too are one byte each to the bindings

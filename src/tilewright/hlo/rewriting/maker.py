@@ -6,9 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial, reduce
 from typing import Any
 
-import numpy as np
-
-from tilewright.hlo.graphs.graph import Block, Node, Value, numpy_dtype
+from tilewright.hlo.graphs.graph import Block, Node, Value
 from tilewright.hlo.graphs.mlir import Literal
 
 _NAMES = """abs add and atan2 cbrt ceil clamp compare complex convert cosine count_leading_zeros divide exponential
@@ -178,12 +176,6 @@ class Maker:
     def full(self, element: str, dtype: str, shape: Sequence[int]) -> Value:
         """A scalar constant spread over ``shape``, as JAX writes one."""
         return self.broadcast(self.constant(element, dtype), shape, ())
-
-    def array(self, values: np.ndarray[Any, Any], dtype: str) -> Value:
-        """A small constant array, its elements written as ``dtype``. Keep it small: it stands in the program's text."""
-        return self.operation(
-            "constant", [], values.shape, dtype, {"literal": Literal(values=values.astype(numpy_dtype(dtype)))}
-        )
 
     def iota(self, shape: Sequence[int], dim: int, dtype: str = "i32") -> Value:
         """``0, 1, 2, ...`` along dim ``dim`` of ``shape``."""

@@ -94,66 +94,6 @@ PATCHES = Rule(
     exact=False,
 )
 
-
-# The first convolution of an image model: three channels leave lanes empty; blocks of four pixels fill more.
-
-
-def _stem(node: Node) -> Node | None:
-    """Two spatial dims, stride 2, few channels, an odd or even window of at least 3, even image sizes, no dilation."""
-    own, (image, kernel) = node.attributes, node.operands
-    if own["numbers"] != ("b01f", "01io", "b01f") or own["strides"] != (2, 2) or own["groups"] != 1:
-        return None
-    if not own["lhs_dilation"] == own["rhs_dilation"] == (1, 1) or own["batch_groups"] != 1 or any(own["reversal"]):
-        return None
-    even = image.sizes[1] % 2 == 0 and image.sizes[2] % 2 == 0
-    fits = even and image.sizes[3] <= 4 and min(kernel.sizes[:2]) >= 3 and min(own["padding"][0]) >= 0
-    return node if fits else None
-
-
-def _fold_stem(root: Node, make: Maker) -> Value:
-    """Blocks of 2 x 2 pixels become channels of a convolution of stride 1; the kernel is padded to whole blocks.
-
-    Tap ``u`` of the kernel meets pixel ``2 i + u - low``. With ``s = low mod 2`` rows of zeros before the kernel the
-    shift is even, so tap ``u + s = 2 a + r`` meets row r of block ``i + a - (low + s) / 2``.
-    """
-    own, (image, kernel) = root.attributes, root.operands
-    batch, high, wide, channels = image.sizes
-    blocks = make.transpose(make.reshape(image, (batch, high // 2, 2, wide // 2, 2, channels)), (0, 1, 3, 2, 4, 5))
-    blocks = make.reshape(blocks, (batch, high // 2, wide // 2, 4 * channels))
-    before = [low % 2 for low, _ in own["padding"]]
-    after = [(kernel.sizes[k] + before[k]) % 2 for k in range(2)]
-    zero = make.constant("0.0", kernel.dtype)
-    whole = make.pad(kernel, zero, (*before, 0, 0), (*after, 0, 0))
-    taps = [whole.sizes[k] // 2 for k in range(2)]
-    split = make.reshape(whole, (taps[0], 2, taps[1], 2, channels, kernel.sizes[3]))
-    folded = make.reshape(make.transpose(split, (0, 2, 1, 3, 4, 5)), (*taps, 4 * channels, kernel.sizes[3]))
-    padding = []
-    for k in range(2):
-        low = (own["padding"][k][0] + before[k]) // 2
-        padding.append((low, root.result.sizes[k + 1] - 1 + taps[k] - low - blocks.sizes[k + 1]))
-    return make.convolution(blocks, folded, root.result.dtype, {**own, "strides": (1, 1), "padding": tuple(padding)})
-
-
-def _stem_pays(root: Node) -> bool:
-    """Large batches in bf16 only: in f32, and for a few images, whole models took up to twice the estimated cycles."""
-    image, kernel = root.operands
-    return image.dtype == "bf16" and image.sizes[0] >= 16 and image.sizes[1] >= 128 and kernel.sizes[0] >= 7
-
-
-STEM = Rule(
-    name="stem-convolution",
-    phase="shape",
-    summary="a convolution of stride 2 on at most 4 channels: blocks of 2 x 2 pixels as channels",
-    finding="the image has so few channels that the matrix unit is mostly empty",
-    change="give the model images with blocks of 2 x 2 pixels as channels, and a kernel folded the same way",
-    source="the TPU compiler's estimate; the stems of ResNet-50 and DenseNet-121",
-    roots=("convolution",),
-    find=_stem,
-    pays=_stem_pays,
-    build=_fold_stem,
-    exact=False,
-)
-
 # A convolution in narrow groups of channels: each fills a few rows of the matrix unit, one group after the other.
 
 
@@ -321,4 +261,4 @@ PIXEL_SHUFFLE = Rule(
     finite=lambda found: [found.source],
 )
 
-RULES = (PATCHES, STEM, GROUPED_CONVOLUTION, PIXEL_SHUFFLE)
+RULES = (PATCHES, GROUPED_CONVOLUTION, PIXEL_SHUFFLE)
