@@ -128,9 +128,9 @@ def _scores(weights: Value, dim: int) -> Value | None:
     if subtract is None or spread is None:
         return None
     shifted, largest = _unconverted(subtract.operands[0]), spread.operands[0]
-    for _ in range(6):
-        node = largest.operation
-        if node is None or not node.plain:
+    for _ in range(3):  # a maximum with -inf, or a choice where that is no number, may stand behind the reduction
+        node = made_by(behind(largest, "reshape", "broadcast_in_dim", "convert"), "reduce", "maximum", "select")
+        if node is None:
             return None
         if node.name == "reduce":
             turn = made_by(shifted, "transpose")
@@ -138,15 +138,10 @@ def _scores(weights: Value, dim: int) -> Value | None:
             over = turn.attributes["permutation"][dim] if turn is not None and turned else dim
             is_maximum = node.attributes.get("monoid") == "maximum" and node.attributes["dims"] == (over,)
             return subtract.operands[0] if is_maximum else None
-        if node.name in ("reshape", "broadcast_in_dim", "convert"):
-            largest = node.operands[0]
-        elif node.name in ("maximum", "select"):  # with -inf, or of what is no number
-            others = [x for x in node.operands[-2:] if number_of(x) is None]
-            if len(others) != 1:
-                return None
-            largest = others[0]
-        else:
+        others = [x for x in node.operands[-2:] if number_of(x) is None]
+        if len(others) != 1:
             return None
+        largest = others[0]
     return None
 
 
