@@ -137,7 +137,7 @@ class Sinking:
         All operations of a sweep share what is known of a move, so that a deep tree that cannot be expressed is walked
         once, and not from each of its operations.
         """
-        sinking: Sinking = make.sweep.setdefault(move, cls(move))
+        sinking: Sinking = make.sweep.get(move) or make.sweep.setdefault(move, cls(move))
         return move.moved(sinking.build(op.result, make), make) if sinking.can(op.result) else None
 
     def can(self, value: Value) -> bool:
