@@ -27,6 +27,10 @@ from tilewright.render.tables import cells, change_cell, change_text
 Status = Literal["new", "gone", "changed", "same"]
 #: The quantities a reader is shown, and what they are called.
 QUANTITIES = {"moved_bytes": "moved", "wasted_bytes": "padding", "padded_bytes": "all tensors", "peak_bytes": "peak"}
+#: How a pair is shown: its sign and style on the terminal, its tone on a page.
+_LOOKS: dict[str, tuple[str, str, Tone]] = {
+    "new": ("+", "red", "bad"), "gone": ("-", "green", "good"), "changed": ("~", "yellow", "warn"),
+}  # fmt: skip
 _COMPARED = ("from_layout", "to_layout", "moved_bytes", "hidden_bytes", "bitcast", "runs", "core")
 
 
@@ -220,14 +224,12 @@ def _change(before: MovementRow | None, after: MovementRow | None) -> RowChange:
 
 _MOST_ROWS = 2000
 _MOST_STEPS = 3
-_TONES: dict[str, Tone] = {"new": "bad", "gone": "good", "changed": "warn"}
-
 
 _TOTALS = (Column("quantity"), Column("before", "bytes"), Column("after", "bytes"), Column("change", "bytes"))
 _ROWS = (
     Field("change", "bytes", "bytes moved after, less before, over all runs",
           lambda row: change_cell(row.moved[0], row.moved[1], "bytes")),
-    Field("status", of=lambda row: badge(row.status, _TONES.get(row.status, "plain"))),
+    Field("status", of=lambda row: badge(row.status, _LOOKS[row.status][2])),
     Field("operation", "text", "what it is and what it is called",
           lambda row: Html(escape(row.sides[0].op) + " " + element("code", row.sides[0].name))),
     Field("layouts", "text", "before, and below it after where that differs",
@@ -268,27 +270,20 @@ def _step(row: RowChange) -> Step:
 
 # On the terminal.
 
-_SIGNS = {"new": "+", "gone": "-", "changed": "~", "same": " "}
-
 
 def _change_lines(row: RowChange, width: int) -> Iterator[tuple[str, str]]:
-    style = {"new": "red", "gone": "green"}.get(row.status, "yellow")
-    sign = "+" if row.change > 0 else "-" if row.change < 0 else " "
-    yield (
-        style,
-        f"{_SIGNS[row.status]} {sign}{bytes_text(abs(row.change)):>9}  {row.status:<7}  {operation_text(row.sides[0])}",
-    )
+    sign, style, _ = _LOOKS[row.status]
+    more = "+" if row.change > 0 else "-" if row.change < 0 else " "
+    moved, operation = bytes_text(abs(row.change)), operation_text(row.sides[0])
+    yield style, f"{sign} {more}{moved:>9}  {row.status:<7}  {operation}"
     for number, text in enumerate(row.layouts):
         for line in folded(text, width - INDENT - 5):
             yield "cyan", " " * INDENT + ("now: " if number else "") + line
-    if row.status == "changed" and len(row.layouts) == 1:
-        yield "dim", " " * INDENT + _why_changed(row)
+    if row.before and row.after and len(row.layouts) == 1:
+        yield "dim", " " * INDENT + _why_changed(row.before, row.after)
 
 
-def _why_changed(row: RowChange) -> str:
-    a, b = row.before, row.after
-    if a is None or b is None:
-        return ""
+def _why_changed(a: MovementRow, b: MovementRow) -> str:
     if a.runs != b.runs:
         return f"runs {runs_text(a)}, now {runs_text(b)}"
     if a.bitcast != b.bitcast:
