@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     )
     from tilewright.embed.host.batch import Agreement, HostBatch, check_host_batch
     from tilewright.embed.host.inputs import COO
-    from tilewright.embed.host.overflow import Check, check_batches
-    from tilewright.embed.host.preprocess import preprocess, preprocess_samples, sample_order
+    from tilewright.embed.host.preprocess import Check, check_batches, preprocess, preprocess_samples, sample_order
     from tilewright.embed.host.tables import (
         HashedTables,
         MultiHash,

@@ -15,7 +15,7 @@ import numpy as np
 
 from tilewright.embed.host.arrays import Longs
 from tilewright.embed.host.batch import HostBatch
-from tilewright.embed.host.overflow import Check
+from tilewright.embed.host.preprocess import Check, Replay
 from tilewright.embed.logs.config import EmbedConfig
 from tilewright.embed.model.counters import Counters, HbmCounters, Seconds, StackCounters, TableCounters
 from tilewright.embed.model.formulas import pointers_per_segment, round8
@@ -24,7 +24,7 @@ from tilewright.embed.model.lookup_time import StackWork
 from tilewright.embed.model.optimizers import name_of
 from tilewright.embed.model.stacking import Stack, Stacking
 from tilewright.embed.model.tables import Limits
-from tilewright.embed.planning.plan import Replay, plan
+from tilewright.embed.planning.plan import plan
 from tilewright.embed.planning.skew import Loads, quantile_of
 from tilewright.embed.planning.types import TYPICAL
 from tilewright.errors import UsageError

@@ -13,10 +13,8 @@ import numpy as np
 
 from tilewright.embed.host.arrays import Longs
 from tilewright.embed.host.inputs import ragged_inputs, source_slices
-from tilewright.embed.host.overflow import Overflow, limit_table
-from tilewright.embed.host.preprocess import preprocess
+from tilewright.embed.host.preprocess import Replay
 from tilewright.embed.host.tables import NarrowTables, pack_narrow, without_hot
-from tilewright.embed.host.tally import tally
 from tilewright.embed.model.formulas import packed_table_bytes, padded_table_bytes
 from tilewright.embed.model.stacking import Stack, Stacking, TablePlacement, stack
 from tilewright.embed.model.tables import Feature, Limits, Table, Topology, count
@@ -36,7 +34,7 @@ from tilewright.embed.planning.types import (
     stack_plan,
     traffic_of,
 )
-from tilewright.errors import LimitError, UsageError
+from tilewright.errors import UsageError
 from tilewright.targets import Target
 from tilewright.targets import target as find_target
 
@@ -285,63 +283,3 @@ def _curve_point(k: int, observed: Observed, replay: Replay) -> CurvePoint:
         uncut=len(refused) / replay.steps,
         uncut_because=next(iter(refused), ""),
     )
-
-
-# Batches run again under candidate limits: their drops and mini-batches, counted, not estimated.
-
-
-class Replay:
-    """What batches would become under each of several limits; only what overflows is cut and dropped.
-
-    =================  =============================================================================================
-    ``steps``          batches counted; ``over``: [candidate] those that exceed some limit
-    ``entries``        int64[stacks]: of all batches; ``dropped``: int64[candidates, stacks], where ids above the limits
-                       are dropped
-    ``minibatches``    [candidate][batch]: into how many it is cut, of those that can be
-    ``refused``        [candidate]: what ``preprocess`` says of the batches that cannot be cut
-    =================  =============================================================================================
-
-    With ``allow_id_dropping`` a batch is cut first, and only what no cut helps is dropped.
-    """
-
-    def __init__(
-        self,
-        stacking: Stacking,
-        candidates: Sequence[Mapping[str, Limits]],
-        bad_ids: str,
-        *,
-        drop: bool = True,
-        allow_id_dropping: bool = False,
-    ) -> None:
-        self.stacking, self.candidates, self.bad_ids, self.drop = stacking, candidates, bad_ids, drop
-        self.allow_id_dropping = allow_id_dropping
-        self.tables = [limit_table(limits, stacking) for limits in candidates]
-        self.steps, self.over = 0, [0] * len(candidates)
-        self.entries = np.zeros(len(stacking.stacks), np.int64)
-        self.dropped = np.zeros((len(candidates), len(stacking.stacks)), np.int64)
-        self.minibatches: list[list[int]] = [[] for _ in candidates]
-        self.refused: list[list[str]] = [[] for _ in candidates]
-
-    def add(self, batch: Mapping[str, Any]) -> None:
-        """Count one more batch, once for all candidates."""
-        counted = tally(batch, self.stacking, self.bad_ids)
-        self.steps += 1
-        self.entries += counted.per_stack[:, 0].sum(axis=(1, 2))
-        held = [Overflow(self.stacking, counted, table) for table in self.tables]
-        for k, overflow in enumerate(held):
-            try:
-                self.minibatches[k].append(overflow.minibatches(self.allow_id_dropping))
-            except LimitError as error:
-                self.refused[k].append(str(error))
-        how: dict[str, Any] = {"overflow": "drop"}
-        if self.allow_id_dropping:
-            how = {"allow_id_dropping": True, "minibatch_layout": "needed"}
-        for k in [k for k, overflow in enumerate(held) if overflow.over.any()]:
-            self.over[k] += 1
-            if self.drop:
-                host = preprocess(batch, self.stacking, self.candidates[k], bad_ids=self.bad_ids, **how)
-                self.dropped[k] += [host.stats[name].dropped_ids.sum() for name in self.stacking.stacks]
-
-    def drop_rates(self, k: int) -> dict[str, float]:
-        """Stack -> the share of its entries dropped under candidate ``k``."""
-        return dict(zip(self.stacking.stacks, (self.dropped[k] / np.maximum(self.entries, 1)).tolist()))
