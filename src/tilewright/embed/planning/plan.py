@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,9 +14,8 @@ from tilewright.embed.host.arrays import Longs
 from tilewright.embed.host.inputs import ragged_inputs, source_slices
 from tilewright.embed.host.preprocess import Replay
 from tilewright.embed.host.tables import NarrowTables, pack_narrow, without_hot
-from tilewright.embed.model.formulas import packed_table_bytes, padded_table_bytes
-from tilewright.embed.model.stacking import Stack, Stacking, TablePlacement, stack
-from tilewright.embed.model.tables import Feature, Limits, Table, Topology, count
+from tilewright.embed.model.stacking import Stack, Stacking, stack
+from tilewright.embed.model.tables import Feature, Limits, Topology
 from tilewright.embed.planning.confidence import confidence_of_all
 from tilewright.embed.planning.result import Plan
 from tilewright.embed.planning.skew import Observed, buffer_bytes, feeding_of, savings_of, skew_of
@@ -26,13 +24,9 @@ from tilewright.embed.planning.types import (
     QUANTILES,
     CurvePoint,
     StackPlan,
-    TablePlan,
     allowed_by,
-    check_headroom,
-    heap_of,
-    raised,
+    check_options,
     stack_plan,
-    traffic_of,
 )
 from tilewright.errors import UsageError
 from tilewright.targets import Target
@@ -94,10 +88,8 @@ def plan(
     """
     if not 0 < quantile <= 1:
         raise UsageError(f"quantile {quantile}", where="plan", how="give a share above 0 and at most 1")
-    check_headroom(headroom)
-    prefetched_batches = count(prefetched_batches, "prefetched_batches", "plan", least=0)
-    serialized_tables = count(serialized_tables, "serialized_tables", "plan", least=0)
-    dense_bytes = count(dense_bytes, "dense_bytes", "plan", least=0)
+    counts = {"prefetched_batches": prefetched_batches, "serialized_tables": serialized_tables}
+    check_options(headroom, **counts, dense_bytes=dense_bytes)
     narrow = pack_narrow(features, narrow_packing)
     batches = _packed_batches(batches, narrow, bad_ids, apart or {})
     stacking, batches = _stacking(batches, narrow.features, topology, stacking, table_stacking)
@@ -107,7 +99,7 @@ def plan(
             observed.add(batch)
         if progress is not None:
             progress(observed.batches)
-    limits = {name: raised(limit, headroom) for name, limit in observed.limits(quantile).items()}
+    limits = {name: limit.with_headroom(headroom) for name, limit in observed.limits(quantile).items()}
     candidates = [_lowered(observed.limits(1.0), fraction) for fraction in CURVE]
     replay = Replay(stacking, [limits, *candidates], bad_ids)
     for batch in observed.sample:
@@ -124,13 +116,16 @@ def plan(
             raise UsageError(f"{len(days)} days for {observed.batches} batches", where="plan", how="name each one's")
         seen = np.array(observed.peaks), observed.fillings
         confidence = confidence_of_all(*seen, allowed_by(headroom), days, list(stacking.stacks))
-    made = made_plan(
-        stacking,
-        stacks,
-        {name: loads.means()[1] * topology.sparsecores**2 for name, loads in observed.loads.items()},
-        target,
-        (prefetched_batches, pipelining, serialized_tables, apart, dense_bytes),
-        narrow,
+    made = Plan(
+        stacking=stacking,
+        target=find_target(target).name if target is not None else "",
+        stacks=stacks,
+        distinct={name: loads.means()[1] * topology.sparsecores**2 for name, loads in observed.loads.items()},
+        narrow=narrow,
+        pipelining=pipelining,
+        **counts,
+        hot=apart or {},
+        dense_bytes=dense_bytes,
         batch=max(size // parts[name] for name, size in observed.sizes.items()),
         batches=observed.batches,
         confidence=confidence,
@@ -144,44 +139,6 @@ def plan(
         savings=savings_of(observed, skew.alone, today),
     )
     return replace(made, feeding=feeding_of(observed, limits, made.traffic))
-
-
-def made_plan(
-    stacking: Stacking,
-    stacks: tuple[StackPlan, ...],
-    distinct: Mapping[str, float],
-    target: str | Target | None,
-    held: tuple[int, bool, int, Mapping[str, Longs] | None, int],
-    narrow: NarrowTables,
-    **known: Any,
-) -> Plan:
-    """The plan of a log or of a pod from its planned ``stacks``: HBM, traffic and tables follow.
-
-    ``distinct``: of every stack the distinct ids of a batch, summed over the sources. ``held``: prefetched batches,
-    pipelining, tables in turn, rows on every device, dense bytes. ``known``: fields of :class:`Plan` that were counted.
-    """
-    prefetched, pipelining, serialized, apart, dense = held
-    heap = heap_of(stacking, stacks, target, *held)
-    turns = range(2, len(stacks) + 1) if heap.capacity and heap.total > heap.capacity else range(0)
-
-    def fits(n: int) -> bool:
-        return heap_of(stacking, stacks, target, prefetched, pipelining, n, apart, dense).total <= heap.capacity
-
-    least = bisect_left(turns, True, key=fits)
-    models = {feature.table.name: feature.table for feature in narrow.original}
-    return Plan(
-        stacking=stacking,
-        target=find_target(target).name if target is not None else "",
-        stacks=stacks,
-        tables=tuple(_table_plan(models[p.table.name], p, narrow) for p in stacking.placements),
-        heap=heap,
-        prefetched_batches=prefetched,
-        serialized_tables=serialized,
-        traffic=traffic_of(stacking, stacks, distinct, target),
-        hot=apart or {},
-        serialized_fits=turns[least] if least < len(turns) else 0,
-        **known,
-    )
 
 
 def _packed_batches(
@@ -240,24 +197,6 @@ def _stack_plan(
         quantiles=tuple((quantile, loads.limits(quantile)) for quantile in QUANTILES),
         drop_rate=dropped,
         partitions_over=loads.share_over(limits),
-    )
-
-
-def _table_plan(table: Table, placement: TablePlacement, narrow: NarrowTables) -> TablePlan:
-    """A table as the model has it, where the stacking put it (or its lines)."""
-    parts, shards = narrow.rows_per_line.get(table.name, 1), placement.shards
-    return TablePlan(
-        name=table.name,
-        stack=placement.stack,
-        vocab=table.vocab,
-        width=table.width,
-        padded_vocab=placement.padded_vocab * parts,
-        padded_width=placement.padded_width // parts,
-        data_bytes=table.vocab * table.width * 4,
-        padded_bytes=padded_table_bytes(placement.table.vocab, placement.table.width, shards),
-        packed_bytes=packed_table_bytes(table.vocab, table.width, shards),
-        unpacked_bytes=padded_table_bytes(table.vocab, table.width, shards),
-        rows_per_line=parts,
     )
 
 

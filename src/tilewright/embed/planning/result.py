@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -11,11 +12,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tilewright.embed.host.arrays import Longs
+from tilewright.embed.host.tables import NarrowTables
 from tilewright.embed.model.counters import Counters, HbmCounters, Seconds, StackCounters, TableCounters, plain
+from tilewright.embed.model.formulas import BUCKETS
 from tilewright.embed.model.knobs import SparseCoreConfig
 from tilewright.embed.model.stacking import Stacking
 from tilewright.embed.model.tables import Limits, limits_json
 from tilewright.embed.planning.confidence import Confidence
+from tilewright.embed.planning.memory import RULE_VERSION
 from tilewright.embed.planning.types import (
     CURVE,
     DAYS,
@@ -37,7 +41,9 @@ from tilewright.embed.planning.types import (
     TablePlan,
     Traffic,
     fields_of_limits,
-    heap_of,
+    live_bytes,
+    table_plan,
+    traffic_of,
 )
 from tilewright.files import write_whole
 from tilewright.render import (
@@ -60,6 +66,7 @@ from tilewright.render.formats import Kind
 from tilewright.render.markup import join
 from tilewright.render.page import Tone, details, note, paragraph
 from tilewright.render.tables import Table, cells, glance, glance_table
+from tilewright.targets import target as find_target
 
 _SHOWN = 20
 """Kinds of a pod's stacks that are printed."""
@@ -100,10 +107,9 @@ class Plan:
     they are a quantile (``batches_over`` then says how many of the log's exceed them) or where there was no log
     (``batches`` 0): they are then those of uniform ids.
 
-    ``hot``: the rows of tables that every device holds and the limits leave out.
-
-    ``traffic``: what a step moves. ``serialized_fits``: the least num_serialized_tables_to_optimize_hbm with which HBM
-    holds it all (0 where it does so anyway, or with none).
+    ``hot``: the rows of tables that every device holds and the limits leave out, beside ``dense_bytes`` of weights and
+    constants. ``distinct``: of every stack the distinct ids of a batch, summed over the sources. ``narrow``: which
+    tables are packed. HBM (:attr:`heap`), a step's :attr:`traffic` and the :attr:`tables` follow from all that.
 
     What follows is of a log whose partitions were all counted, not of a pod. ``uncut``: the share of the replayed
     batches that exceed the limits and that mini-batches cannot cut, and why.
@@ -114,14 +120,14 @@ class Plan:
     batch: int
     batches: int
     stacks: tuple[StackPlan, ...]
-    heap: Heap
+    distinct: Mapping[str, float]
+    narrow: NarrowTables
     prefetched_batches: int
+    pipelining: bool
     serialized_tables: int
-    traffic: Traffic
-    tables: tuple[TablePlan, ...]
+    hot: Mapping[str, Longs]
+    dense_bytes: int
     confidence: Confidence | None = None
-    hot: Mapping[str, Longs] = field(default_factory=dict, hash=False)
-    serialized_fits: int = 0
     quantile: float = 1.0
     replayed: int = 0
     batches_over: float = 0.0
@@ -146,6 +152,65 @@ class Plan:
     def basis(self) -> str:
         """Where the limits come from."""
         return "log" if self.batches else "uniform ids"
+
+    @cached_property
+    def heap(self) -> Heap:
+        """HBM of one chip; all chips hold the same."""
+        return self._heap(self.serialized_tables)
+
+    def _heap(self, serialized: int) -> Heap:
+        """The heap with so many stacks processed one after the other.
+
+        With pipelining the SparseCores run lookup i and update i - 2 while the TensorCore runs step i - 1: two sets of
+        activations and of gradients are on their way instead of one, and the inputs of two more batches wait for their
+        gradients.
+        """
+        topology, groups, stacks = self.stacking.topology, self.stacking.groups, self.stacks
+        chips, per_chip = topology.chips, topology.sparsecores_per_chip
+        batch = sum(stack.buffer_bytes for stack in stacks) * topology.devices // chips
+        exchange = 2 * per_chip * sum(4 * s.padded_width * s.samples_per_sparsecore for s in stacks)
+        hbm = find_target(self.target).whole.memory("hbm") if self.target else None
+        forward, how_forward = live_bytes("forward", [s.forward for s in stacks if s.forward], serialized)
+        backward, how_backward = live_bytes("backward", [s.backward for s in stacks if s.backward], serialized)
+        how = [how for how in (how_forward, how_backward) if how]
+        held = [(len(ids), self.stacking.stacks[self.stacking.tables[name].stack]) for name, ids in self.hot.items()]
+        rows = [(group.vocab // chips, group) for group in groups]
+        rows += [(n * topology.devices // chips, group) for n, group in held]
+        return Heap(
+            tables=4 * sum(n * group.padded_width for n, group in rows),
+            slots=4 * sum(n * group.slot_floats for n, group in rows),
+            inputs=self.prefetched_batches * batch,
+            exchange=exchange,
+            pipelined=exchange + 2 * batch if self.pipelining else 0,
+            forward_stack=forward * per_chip,
+            backward_stack=backward * per_chip,
+            capacity=hbm.usable if hbm else 0,
+            if_cut=(self.prefetched_batches + 2 * self.pipelining) * batch * (BUCKETS - 1),
+            stack_basis="modelled" if how else "measured",
+            stack_note="; ".join(how) or f"rules measured ahead of time against {RULE_VERSION}",
+            dense=self.dense_bytes,
+        )
+
+    @cached_property
+    def serialized_fits(self) -> int:
+        """The least num_serialized_tables_to_optimize_hbm with which HBM holds it all; 0 where it does so anyway, or
+        with none."""
+        over = self.heap.capacity and self.heap.total > self.heap.capacity
+        turns = range(2, len(self.stacks) + 1) if over else range(0)
+        least = bisect_left(turns, True, key=lambda n: self._heap(n).total <= self.heap.capacity)
+        return turns[least] if least < len(turns) else 0
+
+    @cached_property
+    def traffic(self) -> Traffic:
+        """What a step moves, takes and waits for."""
+        return traffic_of(self.stacking, self.stacks, self.distinct, self.target or None)
+
+    @cached_property
+    def tables(self) -> tuple[TablePlan, ...]:
+        """The tables as the model has them, where the stacking put them (or their lines)."""
+        models = {feature.table.name: feature.table for feature in self.narrow.original}
+        packed = self.narrow.rows_per_line
+        return tuple(table_plan(models[p.table.name], p, packed.get(p.table.name, 1)) for p in self.stacking.placements)
 
     @property
     def fits(self) -> bool | None:
@@ -379,9 +444,7 @@ class Plan:
             replace(part, **fields_of_limits(groups[part.name], topology, limits.get(part.name, part.limits), chip))
             for part in self.stacks
         )
-        held = self.prefetched_batches, self.heap.pipelined > 0, self.serialized_tables, self.hot, self.heap.dense
-        heap = heap_of(self.stacking, stacks, chip, *held)
-        return replace(self, stacks=stacks, heap=heap)
+        return replace(self, stacks=stacks)
 
     def print(self) -> None:
         """The plan's :meth:`lines` on the terminal."""

@@ -12,12 +12,18 @@ import numpy as np
 
 from tilewright.embed.host.arrays import Longs
 from tilewright.embed.model.counters import StackCounters, key, plain
-from tilewright.embed.model.formulas import BUCKETS, pointers_per_device, slots_per_device
+from tilewright.embed.model.formulas import (
+    BUCKETS,
+    packed_table_bytes,
+    padded_table_bytes,
+    pointers_per_device,
+    slots_per_device,
+)
 from tilewright.embed.model.lookup_time import StackWork
 from tilewright.embed.model.optimizers import name_of
-from tilewright.embed.model.stacking import Stack, Stacking
-from tilewright.embed.model.tables import Limits, Topology
-from tilewright.embed.planning.memory import RULE_VERSION, SparseMemory, live_stacks, memory
+from tilewright.embed.model.stacking import Stack, Stacking, TablePlacement
+from tilewright.embed.model.tables import Limits, Table, Topology, count
+from tilewright.embed.planning.memory import SparseMemory, live_stacks, memory
 from tilewright.errors import UsageError
 from tilewright.render import Field
 from tilewright.targets import Target
@@ -188,6 +194,23 @@ class TablePlan:
         return (1 - self.vocab / self.padded_vocab) * self.width / self.padded_width
 
     DERIVED: ClassVar = {"wasted_by_width": "wasted_by_width", "wasted_by_vocab": "wasted_by_vocab"}
+
+
+def table_plan(table: Table, placement: TablePlacement, parts: int) -> TablePlan:
+    """The plan of the model's ``table`` where it (or its lines of so many ``parts``) is placed."""
+    return TablePlan(
+        name=table.name,
+        stack=placement.stack,
+        vocab=table.vocab,
+        width=table.width,
+        padded_vocab=placement.padded_vocab * parts,
+        padded_width=placement.padded_width // parts,
+        data_bytes=table.vocab * table.width * 4,
+        padded_bytes=padded_table_bytes(placement.table.vocab, placement.table.width, placement.shards),
+        packed_bytes=packed_table_bytes(table.vocab, table.width, placement.shards),
+        unpacked_bytes=padded_table_bytes(table.vocab, table.width, placement.shards),
+        rows_per_line=parts,
+    )
 
 
 @dataclass(frozen=True)
@@ -366,22 +389,19 @@ _LESS = {
 """Measured of several stacks in one program: less than their sum, by how much depends on what they are."""
 
 
-def check_headroom(headroom: float) -> None:
-    """UsageError unless limits can be raised by this share of themselves."""
+def check_options(headroom: float, **counts: int) -> None:
+    """UsageError unless limits can be raised by this share of themselves, and for counts that are below 0."""
     if not 0 <= headroom <= 100:
         raise UsageError(f"headroom {headroom}", where="plan", how="give a share of at least 0, such as 0.1")
-
-
-def raised(limits: Limits, headroom: float) -> Limits:
-    """Both limits raised by a share of themselves, rounded up to 8: buffers and scratchpads are laid out in eights."""
-    return limits.with_headroom(headroom)
+    for name, value in counts.items():
+        count(value, name, "plan", least=0)
 
 
 def allowed_by(headroom: float) -> Callable[[Longs], Longs]:
     """Function of fullest partitions int64[stacks, 2] that gives the limits learnt from them, raised, in that form."""
 
     def allowed(most: Longs) -> Longs:
-        limits = (raised(Limits.holding(*counts), headroom) for counts in most.tolist())
+        limits = (Limits.holding(*counts).with_headroom(headroom) for counts in most.tolist())
         return np.array([list(vars(limit).values()) for limit in limits])
 
     return allowed
@@ -425,52 +445,7 @@ def stack_plan(
     )
 
 
-def heap_of(
-    stacking: Stacking,
-    stacks: Sequence[StackPlan],
-    chip: str | Target | None,
-    prefetched: int,
-    pipelining: bool = True,
-    serialized: int = 0,
-    apart: Mapping[str, Longs] | None = None,
-    dense: int = 0,
-) -> Heap:
-    """Bytes of HBM on one chip; all chips hold the same. ``serialized``: stacks processed one after the other;
-    ``apart``: rows that every device holds on top, beside ``dense`` bytes of weights and constants.
-
-    With pipelining the SparseCores run lookup i and update i - 2 while the TensorCore runs step i - 1: two sets of
-    activations and of gradients are on their way instead of one, and the inputs of two more batches wait for their
-    gradients.
-    """
-    topology = stacking.topology
-    chips, per_chip = topology.chips, topology.sparsecores_per_chip
-    batch = sum(stack.buffer_bytes for stack in stacks) * topology.devices // chips
-    exchange = 2 * per_chip * sum(4 * s.padded_width * s.samples_per_sparsecore for s in stacks)
-    hbm = find_target(chip).whole.memory("hbm") if chip is not None else None
-    forward, how_forward = _live_bytes("forward", [s.forward for s in stacks if s.forward], serialized)
-    backward, how_backward = _live_bytes("backward", [s.backward for s in stacks if s.backward], serialized)
-    how = [how for how in (how_forward, how_backward) if how]
-    held = [(len(ids), stacking.stacks[stacking.tables[name].stack]) for name, ids in (apart or {}).items()]
-    each = 4 * topology.devices // chips
-    return Heap(
-        tables=sum(group.vocab * group.padded_width * 4 for group in stacking.stacks.values()) // chips
-        + each * sum(rows * group.padded_width for rows, group in held),
-        slots=sum(group.vocab * group.slot_floats * 4 for group in stacking.groups) // chips
-        + each * sum(rows * group.slot_floats for rows, group in held),
-        inputs=prefetched * batch,
-        exchange=exchange,
-        pipelined=exchange + 2 * batch if pipelining else 0,
-        forward_stack=forward * per_chip,
-        backward_stack=backward * per_chip,
-        capacity=hbm.usable if hbm else 0,
-        if_cut=(prefetched + (2 if pipelining else 0)) * batch * (BUCKETS - 1),
-        stack_basis="modelled" if how else "measured",
-        stack_note="; ".join(how) or f"rules measured ahead of time against {RULE_VERSION}",
-        dense=dense,
-    )
-
-
-def _live_bytes(kind: str, programs: list[SparseMemory], serialized: int) -> tuple[int, str]:
+def live_bytes(kind: str, programs: list[SparseMemory], serialized: int) -> tuple[int, str]:
     """Stack bytes per SparseCore of all stacks in one program at most; where that is modelled, how ("": measured).
 
     Those that are live at a time are added. Of ``serialized`` stacks one is; which ones they are is not known, so the

@@ -21,13 +21,14 @@ from tilewright.embed.logs.log import Log, log_part, part_rows
 from tilewright.embed.model.stacking import ACTIVATION_BYTES, Stack, Stacking, stack
 from tilewright.embed.model.tables import Feature, Limits, Topology, count
 from tilewright.embed.planning.confidence import HELD_OUT, Confidence, log_chance
-from tilewright.embed.planning.plan import made_plan, naming_batch
+from tilewright.embed.planning.plan import naming_batch
 from tilewright.embed.planning.result import Plan
-from tilewright.embed.planning.types import allowed_by, check_headroom, raised, stack_plan
+from tilewright.embed.planning.types import allowed_by, check_options, stack_plan
 from tilewright.errors import TilewrightError, UsageError
 from tilewright.extras import need
 from tilewright.kernels.threads import run_all, thread_count
 from tilewright.targets import Target
+from tilewright.targets import target as find_target
 
 ENGINES = ("local", "ray")
 _PARTS = 4
@@ -375,7 +376,8 @@ def plan_pod(
     """
     if engine not in ENGINES:
         raise UsageError(f"engine {engine!r}", where="plan", how=f"one of {', '.join(ENGINES)}")
-    check_headroom(headroom)
+    counts = {"prefetched_batches": prefetched_batches, "serialized_tables": serialized_tables}
+    check_options(headroom, **counts, dense_bytes=dense_bytes)
     ids_per_sample = count(ids_per_sample, "ids_per_sample", "plan")
     shape = {"stacks": stacks, "rotation": rotation, "activation_bytes": activation_bytes}
     stacking = stack(features, topology, table_stacking, batch, **shape)  # type: ignore[arg-type]
@@ -383,7 +385,9 @@ def plan_pod(
     confidence, means, observed = None, dict[str, float](), dict[str, Limits]()
     if source is None:
         sizes = {feature.name: batch for feature in stacking.features}
-        limits = {n: raised(limit, headroom) for n, limit in uniform_limits(stacking, sizes, ids_per_sample).items()}
+        limits = {
+            n: limit.with_headroom(headroom) for n, limit in uniform_limits(stacking, sizes, ids_per_sample).items()
+        }
         each = ids_per_sample * topology.sparsecores
         distinct = {group.name: float(group.samples_per_sparsecore(sizes) * each) for group in stacking.groups}
     else:
@@ -395,7 +399,7 @@ def plan_pod(
         if not peaks.batches:
             raise UsageError("no batches", where="plan", how="give at least one batch")
         sizes, confidence, observed = peaks.sizes, confidence_of(peaks, headroom), peaks.limits()
-        limits = {name: raised(limit, headroom) for name, limit in observed.items()}
+        limits = {name: limit.with_headroom(headroom) for name, limit in observed.items()}
         entries, unique = (dict(zip(stacking.stacks, kind)) for kind in peaks.totals.T.tolist())
         means = {name: n / (peaks.batches * topology.sparsecores**2) for name, n in entries.items()}
         distinct = {name: n / peaks.batches for name, n in unique.items()}
@@ -407,13 +411,16 @@ def plan_pod(
         )
         for group in stacking.groups
     )
-    return made_plan(
-        stacking,
-        planned,
-        distinct,
-        target,
-        (prefetched_batches, pipelining, serialized_tables, apart, count(dense_bytes, "dense_bytes", "plan", least=0)),
-        pack_narrow(stacking.features, False),
+    return Plan(
+        stacking=stacking,
+        target=find_target(target).name if target is not None else "",
+        stacks=planned,
+        distinct=distinct,
+        narrow=pack_narrow(stacking.features, False),
+        pipelining=pipelining,
+        **counts,
+        hot=apart or {},
+        dense_bytes=dense_bytes,
         batch=max(sizes.values()),
         batches=peaks.batches,
         confidence=confidence,
