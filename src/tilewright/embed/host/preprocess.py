@@ -371,8 +371,8 @@ def check_batches(
             progress(n + 1)
     if not replay.steps:
         raise UsageError("no batches", where="check", how="give at least one batch")
-    cut, refused, asked = replay.minibatches[0], replay.refused[0], tuple(most.values())
-    return Check(replay.steps, over, max(cut, default=1), asked, replay.over[0], len(refused), next(iter(refused), ""))
+    cut, refused, found = replay.minibatches[0], replay.refused[0], tuple(most.values())
+    return Check(replay.steps, over, max(cut, default=1), found, replay.over[0], len(refused), next(iter(refused), ""))
 
 
 def _of_partitions(n: int, counts: Longs, stacking: Stacking, limits: Mapping[str, Limits]) -> Iterator[Excess]:

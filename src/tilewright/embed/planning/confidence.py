@@ -10,12 +10,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import groupby
-from typing import Any, ClassVar, TypeAlias
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 
 from tilewright.embed.host.arrays import Longs
-from tilewright.embed.model.counters import key, plain
+from tilewright.embed.model.counters import key
 from tilewright.embed.model.formulas import round8
 from tilewright.embed.model.tables import Limits
 from tilewright.errors import UsageError
@@ -126,11 +126,8 @@ class Confidence:
         grown = f"; {worst.drift} in the fullest partition of {worst.name}" if worst.grown else ""
         return f"{judged} ({some}{more}){grown}; {held}{ahead}"
 
-    DERIVED: ClassVar = {name: name for name in ("expected", "at_least", "at_most", "sentence")}
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values, with the confidence that the bounds have."""
-        return {**plain(self), "confidence": LEVEL}
+    confidence: ClassVar = LEVEL
+    DERIVED: ClassVar = {name: name for name in ("expected", "at_least", "at_most", "sentence", "confidence")}
 
 
 _SHOWN = 4

@@ -25,12 +25,11 @@ from tilewright.embed.planning.types import (
     CurvePoint,
     StackPlan,
     allowed_by,
-    check_options,
+    given_fields,
     stack_plan,
 )
 from tilewright.errors import UsageError
 from tilewright.targets import Target
-from tilewright.targets import target as find_target
 
 # A plan from a log.
 
@@ -88,8 +87,8 @@ def plan(
     """
     if not 0 < quantile <= 1:
         raise UsageError(f"quantile {quantile}", where="plan", how="give a share above 0 and at most 1")
-    counts = {"prefetched_batches": prefetched_batches, "serialized_tables": serialized_tables}
-    check_options(headroom, **counts, dense_bytes=dense_bytes)
+    counts = {"serialized_tables": serialized_tables, "dense_bytes": dense_bytes}
+    given = given_fields(headroom, target, pipelining, apart, prefetched_batches=prefetched_batches, **counts)
     narrow = pack_narrow(features, narrow_packing)
     batches = _packed_batches(batches, narrow, bad_ids, apart or {})
     stacking, batches = _stacking(batches, narrow.features, topology, stacking, table_stacking)
@@ -118,14 +117,10 @@ def plan(
         confidence = confidence_of_all(*seen, allowed_by(headroom), days, list(stacking.stacks))
     made = Plan(
         stacking=stacking,
-        target=find_target(target).name if target is not None else "",
         stacks=stacks,
         distinct={name: loads.means()[1] * topology.sparsecores**2 for name, loads in observed.loads.items()},
         narrow=narrow,
-        pipelining=pipelining,
-        **counts,
-        hot=apart or {},
-        dense_bytes=dense_bytes,
+        **given,
         batch=max(size // parts[name] for name, size in observed.sizes.items()),
         batches=observed.batches,
         confidence=confidence,

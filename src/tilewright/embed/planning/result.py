@@ -49,7 +49,6 @@ from tilewright.files import write_whole
 from tilewright.render import (
     Bar,
     Card,
-    Column,
     Field,
     Html,
     bar_chart,
@@ -85,13 +84,10 @@ def _titled(title: str, fields: Sequence[Field], items: Sequence[Any]) -> Table:
 
 
 def _figure(rows: Table) -> Html:
-    return table(rows.columns, rows.rows, caption=rows.title[:1].upper() + rows.title[1:])
-
-
-def _folded(rows: Table, name: str) -> Html:
     """The table, behind a click where it is long."""
-    number = len(list(rows.rows))
-    return _figure(rows) if number <= _LONG else details(f"{name} of every stack ({number} rows)", _figure(rows))
+    title, number = rows.title[:1].upper() + rows.title[1:], len(list(rows.rows))
+    made = table(rows.columns, rows.rows, caption=title)
+    return made if number <= _LONG else details(f"{title} ({number} rows)", made)
 
 
 def counted(n: int, one: str, several: str = "") -> str:
@@ -365,8 +361,9 @@ class Plan:
             **{name: getattr(self, name) for name in ("batch", "batches", "samples", "basis", "fits", "verdict")},
             "target": self.target or None,
             "topology": {**vars(topology), "sparsecores": topology.sparsecores},
-            "confidence": self.confidence.to_json() if self.confidence else None,
-            "hbm_per_chip": {**self.heap.to_json(), "prefetched_batches": self.prefetched_batches},
+            "confidence": plain(self.confidence),
+            "hbm_per_chip": plain(self.heap)
+            | {"capacity_bytes": self.heap.capacity or None, "prefetched_batches": self.prefetched_batches},
             "num_serialized_tables_that_fit": self.serialized_fits or None,
             "tables_for_the_host": list(self.for_host),
             "hot_rows": self._hot_json(),
@@ -380,14 +377,14 @@ class Plan:
             **{name: getattr(self, name) for name in ("quantile", "batches_over", "uncut", "uncut_because")},
             "replayed_batches": self.replayed,
             "curve": plain(self.curve),
-            "skew": self.skew.to_json(),
+            "skew": plain(self.skew),
             "savings": {
                 "table_bytes": sum(table.padded_bytes for table in self.tables),
                 "packed_table_bytes": sum(table.packed_bytes for table in self.tables),
                 "packed_tables": [table.name for table in self.tables if table.gains],
                 **plain(self.savings),
             },
-            "feeding": self.feeding.to_json(),
+            "feeding": plain(self.feeding) | {"step_seconds": self.feeding.step_seconds or None},
         }
 
     def _hot_json(self) -> dict[str, list[int]]:
@@ -405,7 +402,7 @@ class Plan:
             narrow_packing=any(table.rows_per_line > 1 for table in self.tables),
             quantile=self.quantile,
             basis=self.basis,
-            confidence=self.confidence.to_json() if self.confidence else None,
+            confidence=plain(self.confidence),
             hot_rows=self._hot_json(),
         )
 
@@ -415,17 +412,9 @@ class Plan:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the verdict, limits and what lies in HBM; ``html()`` is the whole page."""
-        log = f"{count_text(self.batches)} batches of {count_text(self.batch)} samples" if self.batches else self.basis
-        tables = f"{counted(len(self.stacking.placements), 'table')} in {counted(len(self.stacks), 'stack')}"
-        head = f"{tables} on {counted(self.stacking.topology.sparsecores, 'SparseCore')}, from {log}"
-        sure = f"confidence: {self.confidence.sentence}" if self.confidence is not None else ""
-        columns = [Column("stack", "code"), Column("ids a partition", "count"), Column("distinct ids", "count")]
-        columns += [Column("imbalance", "ratio")]
-        rows = [(s.label, *vars(s.limits).values(), s.imbalance) for s in self.stacks]
-        heap = [*self.heap_parts(), self._heap_total()]
-        limits = glance_table(columns, rows, caption="limits")
-        memory = glance_table((Column("what"), Column("bytes", "bytes")), heap, caption="HBM of one chip")
-        return glance(head, self.verdict, sure, limits, memory)
+        rows = self._rows([])
+        tables = [glance_table(of.columns, of.rows, caption=of.title) for of in (rows["limits"], rows["heap"])]
+        return glance(self._head, self.verdict, self._sure, *tables)
 
     def under(self, limits: Mapping[str, Limits]) -> Plan:
         """The plan with other limits (stack -> limits; the others stay): buffers, compilers' verdicts and HBM follow.
@@ -446,6 +435,22 @@ class Plan:
         )
         return replace(self, stacks=stacks)
 
+    @property
+    def _head(self) -> str:
+        """What was planned, and from what."""
+        topology = self.stacking.topology
+        log = f"{counted(self.batches, 'batch', 'batches')}, {counted(self.samples, 'sample')}, "
+        tables = f"{counted(len(self.tables), 'table')} in {counted(len(self.stacks), 'stack')}"
+        chips = f"{counted(topology.sparsecores, 'SparseCore')} ({counted(topology.chips, 'chip')})"
+        return f"{log if self.batches else ''}{tables} on {chips}"
+
+    @property
+    def _sure(self) -> str:
+        """How sure the limits are."""
+        if self.confidence is not None:
+            return f"confidence: {self.confidence.sentence}"
+        return "" if self.batches else "limits are those of uniform ids: a log says more"
+
     def print(self) -> None:
         """The plan's :meth:`lines` on the terminal."""
         show(self.lines())
@@ -455,32 +460,15 @@ class Plan:
 
         Of a pod stacks that are alike stand in one row, and the first twenty kinds of them.
         """
-        topology = self.stacking.topology
-        log = f"{counted(self.batches, 'batch', 'batches')}, {counted(self.samples, 'sample')}, "
-        tables = f"{counted(len(self.tables), 'table')} in {counted(len(self.stacks), 'stack')}"
-        chips = f"{counted(topology.sparsecores, 'SparseCore')} ({counted(topology.chips, 'chip')})"
-        yield from (f"{log if self.batches else ''}{tables} on {chips}", self.verdict)
-        if self.confidence is not None:
-            yield f"confidence: {self.confidence.sentence}"
-        elif not self.batches:
-            yield "limits are those of uniform ids: a log says more"
+        yield from (self._head, self.verdict)
+        yield from filter(None, [self._sure])
         for rows in self._rows([max(self.stacks, key=lambda s: s.wait)]).values():
             if rows.rows:
                 yield from ("", rows)
         if (more := len(self.alike()) - _SHOWN) > 0 and self.feeding is None:
             yield f"... and {more} more kinds of stacks: --json has all"
         yield ""
-        yield from self._hot_notes()
-        yield from self._uncut_notes()
-        yield from self._packed_notes()
-        yield from self._modelled_notes()
-        yield self._layout_note()
-        yield from self._step_notes()
-
-    def _hot_notes(self) -> Iterator[str]:
-        for name, ids in self.hot.items():
-            few = ", ".join(map(str, ids[:8])) + (", ..." if len(ids) > 8 else "")
-            yield f"held on every device: {count_text(len(ids))} rows of {name}: {few}"
+        yield from self._notes()
 
     def _rows(self, explained: Sequence[StackPlan]) -> dict[str, Table]:
         """All tables of a plan; hot ids and remedies are those of the stacks ``explained``."""
@@ -535,36 +523,31 @@ class Plan:
     def _heap_total(self) -> tuple[str, int]:
         return "in all, the larger stack" if self.target else "in all", self.heap.total
 
-    def _modelled_notes(self) -> list[str]:
-        """What of the memory is modelled, and how; nothing where all of it follows measured rules."""
+    def _notes(self) -> Iterator[str]:
+        """What stands under the tables: rows on every device, batches that cannot be cut, what a packed line is, what
+        of the memory is modelled and how, which layout it is of; then what a step moves, takes and waits for."""
+        for name, ids in self.hot.items():
+            few = ", ".join(map(str, ids[:8])) + (", ..." if len(ids) > 8 else "")
+            yield f"held on every device: {count_text(len(ids))} rows of {name}: {few}"
+        points = [("under these limits", self.uncut, self.uncut_because)]
+        points += [(f"limits at {percent_text(p.fraction)}", p.uncut, p.uncut_because) for p in self.curve]
+        if (cut := next((point for point in points if point[1]), None)) is not None:
+            refused = "of the batches cannot be cut, preprocess refuses them"
+            yield f"{cut[0]}: {percent_text(cut[1])} {refused}: {cut[2]}"
+        if lines := [f"{t.rows_per_line} rows of {t.name}" for t in self.tables if t.rows_per_line > 1]:
+            shown = "ids shown of these tables are lines: id // rows of the model's"
+            yield f"packed: {', '.join(lines)} share a line; {shown}"
         notes = [program.note for stack in self.stacks for program in stack.programs if program.basis == "modelled"]
-        if self.target and self.heap.stack_basis == "modelled":
-            notes.append(self.heap.stack_note)
-        return [f"modelled: {line}" for line in dict.fromkeys(line for text in notes for line in text.split("; "))]
-
-    def _layout_note(self) -> str:
-        """Which layout the plan is of, and what the other takes."""
+        notes += [self.heap.stack_note] * (self.target != "" and self.heap.stack_basis == "modelled")
+        yield from (f"modelled: {line}" for line in dict.fromkeys(line for text in notes for line in text.split("; ")))
         heap = self.heap
         fits = " and does not fit" if heap.total <= heap.capacity < heap.total + heap.if_cut else ""
-        return (
+        yield (
             'layout: buffers, HBM and feeding are of plain batches, which overflow="drop" or "error" and '
             f'minibatch_layout="needed" make; laid out for mini-batches the inputs take {bytes_text(heap.if_cut)} more '
             f"a chip{fits}"
         )
-
-    def _uncut_notes(self) -> list[str]:
-        """Why batches cannot be cut: under the plan's limits, else under the highest of the lower ones where one
-        cannot."""
-        points = [("under these limits", self.uncut, self.uncut_because)]
-        points += [(f"limits at {percent_text(p.fraction)}", p.uncut, p.uncut_because) for p in self.curve]
-        refused = "of the batches cannot be cut, preprocess refuses them"
-        return [f"{under}: {percent_text(share)} {refused}: {why}" for under, share, why in points if share][:1]
-
-    def _packed_notes(self) -> list[str]:
-        """What a line stands for, where tables are packed."""
-        lines = [f"{t.rows_per_line} rows of {t.name}" for t in self.tables if t.rows_per_line > 1]
-        ids = "ids shown of these tables are lines: id // rows of the model's"
-        return [f"packed: {', '.join(lines)} share a line; {ids}"] if lines else []
+        yield from self._step_notes()
 
     def _step_notes(self) -> Iterator[str]:
         """What a step moves, takes and waits for, and what this host feeds it with: what is measured, what modelled."""
@@ -599,18 +582,16 @@ class Plan:
             head.append(paragraph(text) if held else note(text + more, tone="warn"))
         if part == "head":
             return join(head, "\n")
-        rows = self._rows(self.stacks)
-        blocks = [*(head if part == "all" else []), self._figures(), _figure(rows["limits"]), _figure(rows["holding"])]
-        blocks += [_figure(rows["days"])] if rows["days"].rows else []
         bars = [Bar(name, (float(size),)) for name, size in self.heap_parts()]
-        drawn = bar_chart(bars, title=rows["heap"].title, kind="bytes")
-        blocks += [_figure(rows["programs"]), drawn] if self.target else [drawn]
-        blocks += map(paragraph, (*self._modelled_notes(), self._layout_note()) if self.target else ())
-        blocks += [*self._lower_limits(), _figure(rows["curve"]), *map(paragraph, self._uncut_notes()), self._shares()]
-        blocks += [_folded(rows["hot"], "hottest ids"), _folded(rows["remedies"], "changes")]
-        blocks += [_figure(rows["savings"]), _figure(rows["tables"]), *map(paragraph, self._packed_notes())]
-        blocks += map(note, self._step_notes())
-        return join(blocks, "\n")
+        blocks = [*(head if part == "all" else []), self._figures()]
+        for name, rows in self._rows(self.stacks).items():
+            if name == "heap":
+                blocks.append(bar_chart(bars, title=rows.title, kind="bytes"))
+            elif rows.rows:
+                blocks += self._lower_limits() if name == "curve" else []
+                blocks += [self._shares()] if name == "remedies" else []
+                blocks.append(_figure(rows))
+        return join([*blocks, *map(paragraph, self._notes())], "\n")
 
     def _figures(self) -> Html:
         wasted = 1 - sum(t.data_bytes for t in self.tables) / max(1, sum(t.padded_bytes for t in self.tables))

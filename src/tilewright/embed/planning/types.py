@@ -55,12 +55,9 @@ class Feeding:
     host_seconds: float = field(metadata=key("host_seconds_per_batch"))
     threads: int = field(metadata=key("host_threads"))
     step_bytes: int = field(metadata=key("step_bytes_per_chip"))
-    step_seconds: float = field(metadata=key(""))
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values, each marked as measured or modelled."""
-        took = self.step_seconds or None
-        return {**plain(self), "step_seconds": took, "host_basis": "measured", "step_basis": "modelled"}
+    step_seconds: float
+    host_basis: str = "measured"
+    step_basis: str = "modelled"
 
 
 @dataclass(frozen=True)
@@ -138,6 +135,8 @@ class Remedy:
     imbalance: float = 1.0
     wait: float = 1.0
 
+    DERIVED: ClassVar = {knob.name: f"limits.{knob.name}" for knob in fields(Limits)}
+
 
 @dataclass(frozen=True)
 class Skew:
@@ -145,19 +144,10 @@ class Skew:
     ``alone``: limits of every table, were it not stacked; ``used``: of every table how many ids differ, and what
     divides all their differences."""
 
-    hot: tuple[HotId, ...] = ()
-    remedies: tuple[Remedy, ...] = ()
-    alone: Mapping[str, Limits] = field(default_factory=dict)
-    used: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        changes = [{**plain(remedy), **vars(remedy.limits)} for remedy in self.remedies]
-        return {
-            "hot_ids": plain(self.hot),
-            "changes": changes,
-            "tables_alone": plain(self.alone),
-            "ids_used": plain(self.used),
-        }
+    hot: tuple[HotId, ...] = field(metadata=key("hot_ids"), default=())
+    remedies: tuple[Remedy, ...] = field(metadata=key("changes"), default=())
+    alone: Mapping[str, Limits] = field(metadata=key("tables_alone"), default_factory=dict)
+    used: Mapping[str, tuple[int, int]] = field(metadata=key("ids_used"), default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -351,7 +341,7 @@ class Heap:
     """HBM of one chip, in bytes: what stays (tables, optimizer slots, inputs fetched ahead, activations and their
     gradients on the way between SparseCores and TensorCore, what pipelining holds on top, the dense weights as they
     were given) and the stack in use, ``measured`` or ``modelled`` as ``stack_note`` says; ``capacity``: of its bytes
-    those that a program can have.
+    those that a program can have; 0 without a target.
 
     Inputs are in the plain layout; ``if_cut``: what they take on top where each is laid out for mini-batches."""
 
@@ -367,6 +357,7 @@ class Heap:
     stack_note: str
     if_cut: int = field(metadata=key("minibatch_layout_bytes_more"), default=0)
     dense: int = field(metadata=key("dense_bytes"), default=0)
+    layout: str = "plain"
 
     @property
     def total(self) -> int:
@@ -374,9 +365,7 @@ class Heap:
         kept = self.tables + self.slots + self.inputs + self.exchange + self.pipelined + self.dense
         return kept + max(self.forward_stack, self.backward_stack)
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain values; the capacity is None without a target."""
-        return {**plain(self), "layout": "plain", "total_bytes": self.total, "capacity_bytes": self.capacity or None}
+    DERIVED: ClassVar = {"total_bytes": "total"}
 
 
 # What planned stacks take: buffers and programs by their limits, HBM of a chip, and what a step moves there.
@@ -389,12 +378,15 @@ _LESS = {
 """Measured of several stacks in one program: less than their sum, by how much depends on what they are."""
 
 
-def check_options(headroom: float, **counts: int) -> None:
-    """UsageError unless limits can be raised by this share of themselves, and for counts that are below 0."""
+def given_fields(
+    headroom: float, target: str | Target | None, pipelining: bool, apart: Mapping[str, Longs] | None, **counts: int
+) -> dict[str, Any]:
+    """The fields of :class:`Plan` that are given and not counted; UsageError for counts and a headroom below 0."""
     if not 0 <= headroom <= 100:
         raise UsageError(f"headroom {headroom}", where="plan", how="give a share of at least 0, such as 0.1")
-    for name, value in counts.items():
-        count(value, name, "plan", least=0)
+    checked = {name: count(value, name, "plan", least=0) for name, value in counts.items()}
+    chip = find_target(target).name if target is not None else ""
+    return {**checked, "target": chip, "pipelining": pipelining, "hot": apart or {}}
 
 
 def allowed_by(headroom: float) -> Callable[[Longs], Longs]:

@@ -23,12 +23,11 @@ from tilewright.embed.model.tables import Feature, Limits, Topology, count
 from tilewright.embed.planning.confidence import HELD_OUT, Confidence, log_chance
 from tilewright.embed.planning.plan import naming_batch
 from tilewright.embed.planning.result import Plan
-from tilewright.embed.planning.types import allowed_by, check_options, stack_plan
+from tilewright.embed.planning.types import allowed_by, given_fields, stack_plan
 from tilewright.errors import TilewrightError, UsageError
 from tilewright.extras import need
 from tilewright.kernels.threads import run_all, thread_count
 from tilewright.targets import Target
-from tilewright.targets import target as find_target
 
 ENGINES = ("local", "ray")
 _PARTS = 4
@@ -376,8 +375,8 @@ def plan_pod(
     """
     if engine not in ENGINES:
         raise UsageError(f"engine {engine!r}", where="plan", how=f"one of {', '.join(ENGINES)}")
-    counts = {"prefetched_batches": prefetched_batches, "serialized_tables": serialized_tables}
-    check_options(headroom, **counts, dense_bytes=dense_bytes)
+    counts = {"serialized_tables": serialized_tables, "dense_bytes": dense_bytes}
+    given = given_fields(headroom, target, pipelining, apart, prefetched_batches=prefetched_batches, **counts)
     ids_per_sample = count(ids_per_sample, "ids_per_sample", "plan")
     shape = {"stacks": stacks, "rotation": rotation, "activation_bytes": activation_bytes}
     stacking = stack(features, topology, table_stacking, batch, **shape)  # type: ignore[arg-type]
@@ -413,14 +412,10 @@ def plan_pod(
     )
     return Plan(
         stacking=stacking,
-        target=find_target(target).name if target is not None else "",
         stacks=planned,
         distinct=distinct,
         narrow=pack_narrow(stacking.features, False),
-        pipelining=pipelining,
-        **counts,
-        hot=apart or {},
-        dense_bytes=dense_bytes,
+        **given,
         batch=max(sizes.values()),
         batches=peaks.batches,
         confidence=confidence,
