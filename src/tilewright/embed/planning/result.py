@@ -32,6 +32,7 @@ from tilewright.embed.planning.types import (
     SAVINGS,
     STACKS,
     TABLES,
+    TYPICAL,
     CurvePoint,
     Feeding,
     Heap,
@@ -329,8 +330,19 @@ class Plan:
         shards, used = self.stacking.topology.sparsecores, self.skew.used
         apart = [(name, *used[name]) for name in stack.tables if name in used]
         common = [(name, by) for name, ids, by in apart if ids >= shards > 1 and math.gcd(by, shards) > 1]
-        return replace(
-            stack.counters,
+        same = ["label", "optimizer", "samples_per_sparsecore", "mean_ids"]
+        same += ["imbalance", "wait", "wait_rows", "wait_ids"] if stack.counted else []
+        typical = dict(stack.quantiles).get(TYPICAL)
+        return StackCounters(
+            **{name: getattr(stack, name) for name in same},
+            **vars(stack.limits),
+            tables=len(stack.tables),
+            width=stack.padded_width,
+            observed_ids=stack.observed and stack.observed.max_ids_per_partition,
+            observed_unique_ids=stack.observed and stack.observed.max_unique_ids_per_partition,
+            typical_ids=typical and typical.max_ids_per_partition,
+            typical_unique_ids=typical and typical.max_unique_ids_per_partition,
+            dropped_share=stack.drop_rate if stack.counted else None,
             wait_seconds=self.traffic.waits[stack.name] if self.traffic.waited and stack.counted else None,
             combiner=self.stacking.stacks[stack.name].combiner,
             rows=self.stacking.stacks[stack.name].vocab,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
@@ -172,8 +171,7 @@ def with_values(histogram: Longs, values: Longs) -> Longs:
 
 def quantile_of(histogram: Longs, quantile: float) -> int:
     """The smallest n such that at least ``quantile`` of the partitions hold n or fewer."""
-    rank = max(1, math.ceil(quantile * int(histogram.sum()) - 1e-9))
-    return int(np.searchsorted(np.cumsum(histogram), rank))
+    return int(np.quantile(np.arange(len(histogram)), quantile, weights=histogram, method="inverted_cdf"))
 
 
 # A log's batches changed: ids hashed, samples shuffled, the hottest ids left out. Only what is counted is kept.
@@ -262,14 +260,6 @@ _ENTRIES = 1 << 22
 """Counts among which the best rotation is looked for; the chosen one is counted on everything."""
 
 
-def _add_rotated(total: Longs, counts: Longs, by: int) -> None:
-    """Add counts [.., S] to ``total``: what shard s has, at shard (s + by) % S."""
-    shards = counts.shape[-1]
-    at = by % shards
-    total[..., at:] += counts[..., : shards - at]
-    total[..., :at] += counts[..., shards - at :]
-
-
 def some_sources(counts: Longs, tables: int) -> Longs:
     """Entries of so many sources that all tables' counts stay few: [sources, S]."""
     sources, shards = counts.shape[1:]
@@ -284,9 +274,7 @@ def best_rotation(tables: Sequence[Longs], now: int) -> int:
     steps = [now, *(step for step in range(1, shards) if step != now)][:tries]
 
     def peaks(step: int) -> tuple[int, int]:
-        whole = np.zeros((sources, shards), np.int64)
-        for k, counts in enumerate(tables):
-            _add_rotated(whole, counts, k * step)
+        whole = sum((np.roll(counts, k * step, axis=1) for k, counts in enumerate(tables)), np.int64(0))
         return int(whole.max()), int(whole.sum(axis=0).max())
 
     return min(steps, key=peaks)
@@ -366,7 +354,7 @@ def _rotations(observed: Observed, batches: Sequence[Inputs]) -> tuple[dict[str,
             for k, table in enumerate(group.tables):
                 counts = counted(batch, table.name)
                 for step, whole in turned.items():
-                    _add_rotated(whole, counts, k * step)
+                    whole += np.roll(counts, k * step, axis=-1)
             for step, whole in turned.items():
                 loads[step].add(whole)
         remedies[group.name] = [

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tilewright.embed.host.arrays import Longs
-from tilewright.embed.model.counters import StackCounters, key, plain
+from tilewright.embed.model.counters import key, plain
 from tilewright.embed.model.formulas import (
     BUCKETS,
     packed_table_bytes,
@@ -280,24 +280,6 @@ class StackPlan:
     def buffer_bytes(self) -> int:
         """Bytes of one batch on one device: three words per slot, one per pointer."""
         return 12 * self.slots + 4 * self.pointers
-
-    @property
-    def counters(self) -> StackCounters:
-        """What a diagnosis looks at, but for what the whole plan says of the stack."""
-        same = ["label", "optimizer", "samples_per_sparsecore", "mean_ids"]
-        same += ["imbalance", "wait", "wait_rows", "wait_ids"] if self.counted else []
-        typical = dict(self.quantiles).get(TYPICAL)
-        return StackCounters(
-            **{name: getattr(self, name) for name in same},
-            **vars(self.limits),
-            tables=len(self.tables),
-            width=self.padded_width,
-            observed_ids=self.observed.max_ids_per_partition if self.observed else None,
-            observed_unique_ids=self.observed.max_unique_ids_per_partition if self.observed else None,
-            typical_ids=typical.max_ids_per_partition if typical else None,
-            typical_unique_ids=typical.max_unique_ids_per_partition if typical else None,
-            dropped_share=self.drop_rate if self.counted else None,
-        )
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, quantiles and programs one by one; without what was not counted."""
