@@ -20,7 +20,7 @@ from tilewright.embed.host.tables import HashedTables, pack_narrow
 from tilewright.embed.logs.log import Log, log_part, part_rows
 from tilewright.embed.model.stacking import ACTIVATION_BYTES, Stack, Stacking, stack
 from tilewright.embed.model.tables import Feature, Limits, Topology, count
-from tilewright.embed.planning.confidence import HELD_OUT, Confidence, log_chance
+from tilewright.embed.planning.confidence import HELD_OUT, Confidence, confidence_in, log_chance
 from tilewright.embed.planning.plan import naming_batch
 from tilewright.embed.planning.result import Plan
 from tilewright.embed.planning.types import allowed_by, given_fields, stack_plan
@@ -424,14 +424,10 @@ def plan_pod(
 
 def confidence_of(peaks: PartitionPeaks, headroom: float = 0.0) -> Confidence:
     """How often fresh batches exceed limits learnt from such batches, with the headroom given."""
-    allowed = allowed_by(headroom)
-    alone = peaks.most > allowed(peaks.second)
-    records = len(set(peaks.holder[alone].tolist())) if peaks.batches > 1 else 1
     judges = np.array(list(peaks.held_out.values()), np.int64).reshape(-1, *peaks.most.shape)
-    if not peaks.learnt_batches:
-        judges = judges[:0]
-    exceeded = int((judges > allowed(peaks.learnt)).any(axis=(1, 2)).sum())
-    return Confidence(peaks.batches, records, len(judges), exceeded)
+    judges = judges if peaks.learnt_batches else judges[:0]
+    fullest = peaks.most, peaks.second, peaks.holder
+    return confidence_in(peaks.batches, fullest, peaks.learnt, judges, allowed_by(headroom))
 
 
 # Limits without a log: ids as a good hash would spread them, so that partitions are balls thrown into bins.
