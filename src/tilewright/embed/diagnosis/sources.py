@@ -24,8 +24,7 @@ from tilewright.embed.model.lookup_time import StackWork
 from tilewright.embed.model.optimizers import name_of
 from tilewright.embed.model.stacking import Stack, Stacking
 from tilewright.embed.model.tables import Limits
-from tilewright.embed.planning.plan import plan
-from tilewright.embed.planning.skew import Loads, quantile_of
+from tilewright.embed.planning.plan import Loads, plan, quantile_of
 from tilewright.embed.planning.types import TYPICAL
 from tilewright.errors import UsageError
 from tilewright.reading import check_keys, read_file, table_of, typed
