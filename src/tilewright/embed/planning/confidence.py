@@ -19,6 +19,7 @@ from tilewright.embed.model.counters import key
 from tilewright.embed.model.formulas import round8
 from tilewright.embed.model.tables import Limits
 from tilewright.errors import UsageError
+from tilewright.render import Field
 
 LEVEL = 0.95
 """How sure the bounds are."""
@@ -48,6 +49,17 @@ class Day:
     observed: int = 0
     headroom: float = 0.0
     grown: Mapping[str, int] = field(default_factory=dict, hash=False)
+
+    COLUMNS: ClassVar = (
+        Field("day", "code", of=lambda d: d.name),
+        Field("batches", "count", of=lambda d: d.batches),
+        Field("exceed", "percent", "batches above some limit of the days before", lambda d: d.exceeded / d.batches),
+        Field("most exceeded", "code", of=lambda d: f"{d.knob} of {d.stack}" if d.exceeded else ""),
+        Field("allowed", "count", "by the days before", lambda d: d.limit if d.exceeded else None),
+        Field("observed", "count", of=lambda d: d.observed if d.exceeded else None),
+        Field("grown", "code", "features that fill its fullest partition more than the days before", lambda d: d.drift),
+        Field("headroom", "number", "how much higher limits would have held the day", lambda d: round(d.headroom, 2)),
+    )
 
     @property
     def drift(self) -> str:

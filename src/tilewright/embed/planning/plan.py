@@ -21,10 +21,7 @@ from tilewright.embed.host.overflow import limit_table
 from tilewright.embed.host.preprocess import Replay, preprocess
 from tilewright.embed.host.tables import pack_narrow, without_hot
 from tilewright.embed.host.tally import tally
-from tilewright.embed.model.formulas import (
-    pointers_per_device,
-    slots_per_device,
-)
+from tilewright.embed.model.formulas import pointers_per_device, slots_per_device
 from tilewright.embed.model.lookup_time import StackWork
 from tilewright.embed.model.stacking import Stack, Stacking, TablePlacement, stack
 from tilewright.embed.model.tables import Feature, Limits, Topology

@@ -18,24 +18,15 @@ from tilewright.embed.model.formulas import BUCKETS
 from tilewright.embed.model.knobs import SparseCoreConfig
 from tilewright.embed.model.stacking import Stacking
 from tilewright.embed.model.tables import Limits, limits_json
-from tilewright.embed.planning.confidence import Confidence
+from tilewright.embed.planning.confidence import Confidence, Day
 from tilewright.embed.planning.memory import RULE_VERSION
 from tilewright.embed.planning.types import (
-    CURVE,
-    DAYS,
-    HEAP,
-    HOLDING,
-    HOT,
-    LINES,
-    MEMORY,
-    REMEDIES,
-    SAVINGS,
-    STACKS,
-    TABLES,
     TYPICAL,
     CurvePoint,
     Feeding,
     Heap,
+    HotId,
+    Remedy,
     Savings,
     Skew,
     StackPlan,
@@ -50,7 +41,6 @@ from tilewright.files import write_whole
 from tilewright.render import (
     Bar,
     Card,
-    Field,
     Html,
     bar_chart,
     bytes_text,
@@ -65,7 +55,7 @@ from tilewright.render.drawing import Curve, column_chart, line_chart
 from tilewright.render.formats import Kind
 from tilewright.render.markup import join
 from tilewright.render.page import Tone, details, note, paragraph
-from tilewright.render.tables import Table, cells, glance, glance_table
+from tilewright.render.tables import Field, Table, cells, glance, glance_table
 from tilewright.targets import target as find_target
 
 _SHOWN = 20
@@ -332,16 +322,17 @@ class Plan:
         common = [(name, by) for name, ids, by in apart if ids >= shards > 1 and math.gcd(by, shards) > 1]
         same = ["label", "optimizer", "samples_per_sparsecore", "mean_ids"]
         same += ["imbalance", "wait", "wait_rows", "wait_ids"] if stack.counted else []
-        typical = dict(stack.quantiles).get(TYPICAL)
+        both = stack.observed, dict(stack.quantiles).get(TYPICAL)
+        most, typical = (tuple(vars(limits).values()) if limits else (None, None) for limits in both)
         return StackCounters(
             **{name: getattr(stack, name) for name in same},
             **vars(stack.limits),
             tables=len(stack.tables),
             width=stack.padded_width,
-            observed_ids=stack.observed and stack.observed.max_ids_per_partition,
-            observed_unique_ids=stack.observed and stack.observed.max_unique_ids_per_partition,
-            typical_ids=typical and typical.max_ids_per_partition,
-            typical_unique_ids=typical and typical.max_unique_ids_per_partition,
+            observed_ids=most[0],
+            observed_unique_ids=most[1],
+            typical_ids=typical[0],
+            typical_unique_ids=typical[1],
             dropped_share=stack.drop_rate if stack.counted else None,
             wait_seconds=self.traffic.waits[stack.name] if self.traffic.waited and stack.counted else None,
             combiner=self.stacking.stacks[stack.name].combiner,
@@ -485,8 +476,8 @@ class Plan:
     def _rows(self, explained: Sequence[StackPlan]) -> dict[str, Table]:
         """All tables of a plan; hot ids and remedies are those of the stacks ``explained``."""
         kinds = self.alike()
-        known = tuple(f for f in STACKS if any(f.of(kind) is not None for kind in kinds))
-        heap = _titled("HBM of one chip", HEAP, [*self.heap_parts(), self._heap_total()])
+        known = tuple(f for f in StackPlan.COLUMNS if any(f.of(kind) is not None for kind in kinds))
+        heap = _titled("HBM of one chip", Heap.COLUMNS, [*self.heap_parts(), self._heap_total()])
         if self.feeding is None:
             return {"limits": _titled("limits", known, kinds[:_SHOWN]), "heap": heap}
         again = f"{counted(self.replayed, 'batch', 'batches')} run again"
@@ -494,21 +485,22 @@ class Plan:
         hot = [(labels[hot.stack], hot) for hot in self.skew.hot if hot.stack in labels]
         remedies = [(labels[remedy.stack], remedy) for remedy in self.skew.remedies if remedy.stack in labels]
         programs = [(stack, program) for stack in self.stacks for program in stack.programs]
-        fields = TABLES if any(table.gains for table in self.tables) else TABLES[:-1]
+        fields = TablePlan.COLUMNS if any(table.gains for table in self.tables) else TablePlan.COLUMNS[:-1]
         if any(table.rows_per_line > 1 for table in self.tables):
-            fields = (*TABLES[:-1], LINES)
+            fields = (*TablePlan.COLUMNS[:-1], TablePlan.LINES)
         days = self.confidence.days if self.confidence else ()
+        holding = "ids / distinct ids that hold a share of the partitions"
         return {
             "limits": _titled(f"limits holding {percent_text(self.quantile)} of the partitions", known, kinds),
-            "holding": _titled("ids / distinct ids that hold a share of the partitions", HOLDING, self.stacks),
-            "days": _titled("later days against the limits of the days before", DAYS, days),
-            "programs": _titled("compiler, per SparseCore", MEMORY, programs),
+            "holding": _titled(holding, StackPlan.HOLDING, self.stacks),
+            "days": _titled("later days against the limits of the days before", Day.COLUMNS, days),
+            "programs": _titled("compiler, per SparseCore", StackPlan.PROGRAMS, programs),
             "heap": heap,
             "tables": _titled("tables", fields, self.tables),
-            "savings": _titled("arrangements", SAVINGS, self.arrangements()),
-            "curve": _titled(f"lower limits ({again})", CURVE, self.curve),
-            "remedies": _titled(f"what would even shards out ({again})", REMEDIES, remedies),
-            "hot": _titled("hottest ids of its fullest shard", HOT, hot),
+            "savings": _titled("arrangements", Savings.COLUMNS, self.arrangements()),
+            "curve": _titled(f"lower limits ({again})", CurvePoint.COLUMNS, self.curve),
+            "remedies": _titled(f"what would even shards out ({again})", Remedy.COLUMNS, remedies),
+            "hot": _titled("hottest ids of its fullest shard", HotId.COLUMNS, hot),
         }
 
     def arrangements(self) -> list[tuple[str, int, int]]:
