@@ -459,17 +459,29 @@ _ENTRIES = 1 << 22
 """Counts among which the best rotation is looked for; the chosen one is counted on everything."""
 
 
-def best_rotation(tables: Sequence[Longs], now: int) -> int:
-    """The rotation whose fullest partition is smallest on some sources of one batch; ``now`` where none is better."""
-    sources, shards = tables[0].shape
-    tries = max(4, min(_STEPS, (_ENTRIES * 32) // (sources * shards * len(tables))))
-    steps = [now, *(step for step in range(1, shards) if step != now)][:tries]
+def rotations_to_try(entries: Longs, now: int) -> list[int]:
+    """The rotations worth a look beside ``now``, in shards from each table to the next: none, and the one whose fullest
+    partition is smallest on some sources of one batch; ``entries`` int64[tables, sources, S]."""
+    tables, sources, shards = entries.shape
+    if tables < 2 or shards < 2:
+        return []
+    few = entries[:, :: -(-sources // max(1, _ENTRIES // (shards * tables)))]
+    steps = [now, *(step for step in range(1, shards) if step != now)]
 
     def peaks(step: int) -> tuple[int, int]:
-        whole = sum((np.roll(counts, k * step, axis=1) for k, counts in enumerate(tables)), np.int64(0))
+        whole = _turned(few, step)
         return int(whole.max()), int(whole.sum(axis=0).max())
 
-    return min(steps, key=peaks)
+    best = min(steps[: max(4, min(_STEPS, _ENTRIES * 32 // few.size))], key=peaks)
+    return [step for step in sorted({0, best}) if step != now]
+
+
+def _turned(counts: Longs, step: int) -> Longs:
+    """The sum over tables of counts [tables, .., S], table k's turned by k * step shards."""
+    whole = np.zeros_like(counts[0])
+    for k, of_table in enumerate(counts):
+        whole += np.roll(of_table, k * step, axis=-1)
+    return whole
 
 
 _HOTTEST = 3
@@ -485,18 +497,18 @@ def skew_of(observed: Observed) -> Skew:
         for group in stacking.groups
         for hot_id in _hottest_ids(group, stacking, batches, int(now[group.name].received[0].argmax()))
     )
-    rotations, alone = _rotations(observed, batches)
     others: dict[str, Iterable[Inputs]] = {
         "ids hashed": (hashed(batch, stacking) for batch in batches),
         "log shuffled": shuffled(batches),
         "hottest id held apart": (without_hottest(batch, hot, stacking) for batch in batches),
     }
     changed = {change: _loads(observed, inputs) for change, inputs in others.items()}
-    remedies = []
-    for name in stacking.stacks:
-        remedies.append(now[name].remedy(name, AS_IT_IS))
-        remedies += rotations[name]
+    remedies, alone = list[Remedy](), dict[str, Limits]()
+    for name, group in stacking.stacks.items():
+        rotations, of_tables = _rotations(group, observed, batches)
+        remedies += [now[name].remedy(name, AS_IT_IS), *rotations]
         remedies += [loads[name].remedy(name, change) for change, loads in changed.items()]
+        alone |= of_tables
     return Skew(hot, tuple(remedies), alone, _used(stacking, batches))
 
 
@@ -518,53 +530,24 @@ def _loads(observed: Observed, batches: Iterable[Inputs]) -> dict[str, Loads]:
     return loads
 
 
-def _rotations(observed: Observed, batches: Sequence[Inputs]) -> tuple[dict[str, list[Remedy]], dict[str, Limits]]:
-    """Per stack what no rotation and the best one would give, and every table's limits were it not stacked.
-
-    Tables are counted one by one, so that however many there are only one table's partitions are in memory.
-    """
-    stacking, bad_ids = observed.stacking, observed.bad_ids
-    of_table = {
-        p.table.name: [f for f in stacking.features if f.table.name == p.table.name] for p in stacking.placements
-    }
-    alone = {name: stack(features, stacking.topology, table_stacking=False) for name, features in of_table.items()}
-    most = {name: np.zeros(2, np.int64) for name in alone}
-    remedies: dict[str, list[Remedy]] = {}
-
-    def counted(batch: Inputs, name: str) -> Longs:
-        counts: Longs = _counts({f.name: batch[f.name] for f in alone[name].features}, alone[name], bad_ids)[0]
-        np.maximum(most[name], counts.max(axis=(1, 2)), out=most[name])
-        return counts
-
-    for group in stacking.groups:
-        loads = {
-            step: Loads(observed.work[group.name], stacking.topology)
-            for step in _rotations_to_try(group, stacking, lambda name: counted(batches[0], name))
-        }
-        for batch in batches:
-            turned = {step: np.zeros((2, group.shards, group.shards), np.int64) for step in loads}
-            for k, table in enumerate(group.tables):
-                counts = counted(batch, table.name)
-                for step, whole in turned.items():
-                    whole += np.roll(counts, k * step, axis=-1)
-            for step, whole in turned.items():
-                loads[step].add(whole)
-        remedies[group.name] = [
-            of_step.remedy(group.name, f"rotation by {step}" if step else "no rotation")
-            for step, of_step in loads.items()
-        ]
-    return remedies, {name: Limits.holding(*counts) for name, counts in most.items()}
-
-
-def _rotations_to_try(group: Stack, stacking: Stacking, counted: Callable[[str], Longs]) -> list[int]:
-    """The rotations worth a look beside the one the stack has, in shards from each table to the next."""
-    shards = stacking.topology.sparsecores
-    if len(group.tables) < 2 or shards < 2:
-        return []
-    now = stacking.tables[group.tables[1].name].rotation
-    every = -(-shards // max(1, _ENTRIES // (shards * len(group.tables))))  # so many sources that all counts stay few
-    best = best_rotation([counted(table.name)[0, ::every].copy() for table in group.tables], now)
-    return [step for step in sorted({0, best}) if step != now]
+def _rotations(group: Stack, observed: Observed, batches: Sequence[Inputs]) -> tuple[list[Remedy], dict[str, Limits]]:
+    """What no rotation and the best one would give, and every table's limits were it not stacked."""
+    topology = observed.stacking.topology
+    alone = stack(group.features, topology, table_stacking=False)
+    order = [list(alone.stacks).index(alone.tables[table.name].stack) for table in group.tables]
+    now, work = observed.stacking.rotations.get(group.name, 0), observed.work[group.name]
+    most, loads = np.zeros((len(order), 2), np.int64), dict[int, Loads]()
+    for n, batch in enumerate(batches):
+        own = {feature.name: batch[feature.name] for feature in group.features}
+        counts = _counts(own, alone, observed.bad_ids)[order]
+        np.maximum(most, counts.max(axis=(2, 3)), out=most)
+        if n == 0:
+            loads = {step: Loads(work, topology) for step in rotations_to_try(counts[:, 0], now)}
+        for step, of_step in loads.items():
+            of_step.add(_turned(counts, step))
+    changes = {step: f"rotation by {step}" if step else "no rotation" for step in loads}
+    remedies = [of_step.remedy(group.name, changes[step]) for step, of_step in loads.items()]
+    return remedies, {table.name: Limits.holding(*counts) for table, counts in zip(group.tables, most)}
 
 
 def _hottest_ids(group: Stack, stacking: Stacking, batches: Sequence[Inputs], shard: int) -> list[HotId]:
