@@ -11,8 +11,8 @@ import numpy as np
 from tilewright.embed.host.arrays import Ids, Index, Longs
 from tilewright.kernels import njit
 
-VOCAB, SHARDS, ROTATION, FIRST_ROW, ROWS_PER_SHARD, BAD_IDS = range(6)
-"""Columns of a feature's ``form``; bad ids: 0 error, 1 clip, 2 drop."""
+VOCAB, SHARDS, ROTATION, FIRST_ROW, ROWS_PER_SHARD = range(5)
+"""Columns of a feature's ``form``."""
 _FEW = 24
 
 
@@ -43,11 +43,7 @@ def emit(
             for k in range(begin, end):
                 value = np.int64(values[k])
                 if value < 0 or value >= vocab:
-                    if form[BAD_IDS] == 0:
-                        return -1
-                    if form[BAD_IDS] == 2:
-                        continue
-                    value = np.int64(0) if value < 0 else vocab - 1
+                    return -1
                 if len(apart) > 0:
                     place = np.searchsorted(apart, value)
                     if place < len(apart) and apart[place] == value:

@@ -56,12 +56,14 @@ def batch_peaks(
     """
     check_choice("bad_ids", bad_ids, BAD_IDS)
     inputs = ragged_inputs(batch, stacking, source_slices(stacking))
+    if bad_ids != "error":
+        inputs = {f.name: inputs[f.name].inside(f.table.vocab, bad_ids, f.name) for f in stacking.features}
     jobs = []
     for group in stacking.groups:
         entries = sum(inputs[f.name].values.size for f in group.features)
         parts = max(1, min(group.shards, entries // _ENTRIES))
         bounds = [group.shards * k // parts for k in range(parts + 1)]
-        given = (group, stacking, inputs, BAD_IDS.index(bad_ids), apart or {})
+        given = (group, stacking, inputs, apart or {})
         jobs.append([partial(_part_peaks, *given, (bounds[k], bounds[k + 1])) for k in range(parts)])
     made = iter(run_all([job for of_stack in jobs for job in of_stack], thread_count()))
     found = np.zeros((len(jobs), 4), np.int64)
@@ -77,7 +79,6 @@ def _part_peaks(
     group: Stack,
     stacking: Stacking,
     inputs: Mapping[str, Ragged],
-    bad_ids: int,
     apart: Mapping[str, Longs],
     sources: tuple[int, int],
 ) -> Longs:
@@ -93,10 +94,8 @@ def _part_peaks(
     keys, n = scratch("keys of partitions", room, np.int64), 0
     for feature in group.features:
         ragged, place = inputs[feature.name], stacking.tables[feature.table.name]
-        form = np.array(
-            [feature.table.vocab, group.shards, place.rotation, place.row_offset, group.rows_per_shard, bad_ids],
-            np.int64,
-        )
+        numbers = feature.table.vocab, group.shards, place.rotation, place.row_offset, group.rows_per_shard
+        form = np.array(numbers, np.int64)
         offsets = _NO_OFFSETS if ragged.offsets is None else ragged.offsets
         kept = apart.get(feature.table.name, _NO_OFFSETS[:0])
         each = ragged.batch_size // group.shards
