@@ -24,13 +24,12 @@ def emit(
     sources: tuple[int, int],
     slice_samples: Index,
     form: Longs,
-    apart: Longs,
     keys: Longs,
     n: Index,
 ) -> Index:
     """Append the keys of one feature's samples of the ``sources``, an id once a sample; their end, or -1: a bad id.
 
-    ``offsets`` [0]: ``hot`` ids a sample. ``apart``: ids, rising, that every shard holds and nobody asks for.
+    ``offsets`` [0]: ``hot`` ids a sample.
     """
     vocab, shards, rotation = form[VOCAB], form[SHARDS], form[ROTATION]
     rows = form[ROWS_PER_SHARD]
@@ -44,10 +43,6 @@ def emit(
                 value = np.int64(values[k])
                 if value < 0 or value >= vocab:
                     return -1
-                if len(apart) > 0:
-                    place = np.searchsorted(apart, value)
-                    if place < len(apart) and apart[place] == value:
-                        continue
                 row = value // shards
                 shard = value - row * shards + rotation
                 shard = shard - shards if shard >= shards else shard

@@ -16,7 +16,7 @@ import numpy as np
 
 from tilewright.embed.host.arrays import Longs, scratch
 from tilewright.embed.host.inputs import BAD_IDS, Ragged, check_choice, ragged_inputs, source_slices
-from tilewright.embed.host.tables import HashedTables, pack_narrow
+from tilewright.embed.host.tables import HashedTables, pack_narrow, without_hot
 from tilewright.embed.logs.log import Log, log_part, part_rows
 from tilewright.embed.model.stacking import ACTIVATION_BYTES, Stack, Stacking, stack
 from tilewright.embed.model.tables import Feature, Limits, Topology, count
@@ -55,33 +55,24 @@ def batch_peaks(
     Raises :class:`UsageError` for input that cannot be read and for a bad id.
     """
     check_choice("bad_ids", bad_ids, BAD_IDS)
-    inputs = ragged_inputs(batch, stacking, source_slices(stacking))
+    inputs = ragged_inputs(without_hot(batch, stacking.features, apart or {}), stacking, source_slices(stacking))
     if bad_ids != "error":
         inputs = {f.name: inputs[f.name].inside(f.table.vocab, bad_ids, f.name) for f in stacking.features}
-    jobs = []
-    for group in stacking.groups:
+    jobs, stacks = [], list[int]()
+    for k, group in enumerate(stacking.groups):
         entries = sum(inputs[f.name].values.size for f in group.features)
         parts = max(1, min(group.shards, entries // _ENTRIES))
-        bounds = [group.shards * k // parts for k in range(parts + 1)]
-        given = (group, stacking, inputs, apart or {})
-        jobs.append([partial(_part_peaks, *given, (bounds[k], bounds[k + 1])) for k in range(parts)])
-    made = iter(run_all([job for of_stack in jobs for job in of_stack], thread_count()))
-    found = np.zeros((len(jobs), 4), np.int64)
-    for k, of_stack in enumerate(jobs):
-        for _ in of_stack:
-            part = next(made)
-            found[k, :2] = np.maximum(found[k, :2], part[:2])
-            found[k, 2:] += part[2:]
+        bounds = pairwise([group.shards * part // parts for part in range(parts + 1)])
+        jobs += [partial(_part_peaks, group, stacking, inputs, sources) for sources in bounds]
+        stacks += [k] * parts
+    found = np.zeros((len(stacking.groups), 4), np.int64)
+    for k, part in zip(stacks, run_all(jobs, thread_count())):
+        found[k, :2] = np.maximum(found[k, :2], part[:2])
+        found[k, 2:] += part[2:]
     return found, {name: ragged.batch_size for name, ragged in inputs.items()}
 
 
-def _part_peaks(
-    group: Stack,
-    stacking: Stacking,
-    inputs: Mapping[str, Ragged],
-    apart: Mapping[str, Longs],
-    sources: tuple[int, int],
-) -> Longs:
+def _part_peaks(group: Stack, stacking: Stacking, inputs: Mapping[str, Ragged], sources: tuple[int, int]) -> Longs:
     """The four numbers of :func:`batch_peaks` for some sources of a stack."""
     from tilewright.embed.pods.peak_kernels import emit, scan
 
@@ -97,9 +88,8 @@ def _part_peaks(
         numbers = feature.table.vocab, group.shards, place.rotation, place.row_offset, group.rows_per_shard
         form = np.array(numbers, np.int64)
         offsets = _NO_OFFSETS if ragged.offsets is None else ragged.offsets
-        kept = apart.get(feature.table.name, _NO_OFFSETS[:0])
         each = ragged.batch_size // group.shards
-        n = int(emit(ragged.values, offsets, ragged.hot, sources, each, form, kept, keys, n))
+        n = int(emit(ragged.values, offsets, ragged.hot, sources, each, form, keys, n))
         if n < 0:
             ragged.inside(feature.table.vocab, "error", feature.name)
     found = np.zeros(4, np.int64)
