@@ -31,7 +31,6 @@ if TYPE_CHECKING:
         COUNTERS_TEMPLATE,
         batch_counters,
         check_counters,
-        is_trace,
         log_counters,
         read_counters,
     )
