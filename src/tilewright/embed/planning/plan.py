@@ -478,7 +478,7 @@ def rotations_to_try(entries: Longs, now: int) -> list[int]:
 
 def _turned(counts: Longs, step: int) -> Longs:
     """The sum over tables of counts [tables, .., S], table k's turned by k * step shards."""
-    whole = np.zeros_like(counts[0])
+    whole: Longs = np.zeros_like(counts[0])
     for k, of_table in enumerate(counts):
         whole += np.roll(of_table, k * step, axis=-1)
     return whole
