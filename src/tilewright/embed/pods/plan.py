@@ -268,37 +268,23 @@ def count_with_ray(source: Source, peaks: PartitionPeaks, progress: Progress, wo
     total, mine = source.batches, not ray.is_initialized()
     if mine:
         ray.init(num_cpus=workers, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
-    try:
-        for done, part in _parts(ray, source, peaks, total, workers):
-            peaks.merge(part)
-            progress(done, total)
-    finally:
-        if mine:
-            ray.shutdown()
-
-
-def _parts(
-    ray: Any, source: BatchSource, peaks: PartitionPeaks, total: int, workers: int
-) -> Iterator[tuple[int, PartitionPeaks]]:
-    """Batches done, and what each part of the log counted."""
     parts = min(total, workers * _PARTS)
-    bounds = [total * k // parts for k in range(parts + 1)]
-    ranges = [{"first": first, "last": last} for first, last in pairwise(bounds)]
-    ray.data.DataContext.get_current().enable_progress_bars = False
-    data = ray.data.from_items(ranges, override_num_blocks=parts).map(_worker(source, peaks))
-    done = 0
+    ranges = [{"first": a, "last": b} for a, b in pairwise(total * k // parts for k in range(parts + 1))]
     try:
-        for row in data.iter_rows():
-            result = pickle.loads(row["counted"])
-            if isinstance(result, TilewrightError):
-                raise result
-            done += result.batches
-            yield done, result
+        ray.data.DataContext.get_current().enable_progress_bars = False
+        for row in ray.data.from_items(ranges, override_num_blocks=parts).map(_worker(source, peaks)).iter_rows():
+            if isinstance(part := pickle.loads(row["counted"]), TilewrightError):
+                raise part
+            peaks.merge(part)
+            progress(peaks.batches, total)
     except ray.exceptions.RayError as error:
         text = " ".join(str(error).split())[:200]
         raise UsageError(f"a worker failed: {text}", where="ray", how="see its log, or take --engine local") from None
-    if done != total:
-        raise UsageError(f"{done} of {total} batches came back", where="ray", how="run it again")
+    finally:
+        if mine:
+            ray.shutdown()
+    if peaks.batches != total:
+        raise UsageError(f"{peaks.batches} of {total} batches came back", where="ray", how="run it again")
 
 
 def _worker(source: BatchSource, peaks: PartitionPeaks) -> Callable[[dict[str, int]], dict[str, bytes]]:
