@@ -133,7 +133,7 @@ def _check_types(batch: object, limits: object, agree: object, knobs: object) ->
 
 def _check_bounds(batch: Mapping[str, Any], stacking: Stacking, knobs: SparseCoreConfig, bad_ids: str) -> None:
     """:class:`LimitError` where the guide's bounds of a whole table, or of one sample on one chip, do not hold."""
-    for excess in check_batches([batch], stacking, {}, knobs, bad_ids).limits:
+    for excess in _of_bounds(0, batch, stacking, knobs, bad_ids, pack_narrow(stacking.features, pack=False)):
         if excess.over:
             raise LimitError(
                 f"{excess.observed} ids, {excess.knob} is {excess.limit}",

@@ -125,10 +125,10 @@ def plan(
     replay = Replay(stacking, [limits, *candidates], bad_ids)
     for batch in observed.sample:
         replay.add(batch)
-    dropped = replay.drop_rates(0)
-    stacks = tuple(
-        _stack_plan(group, observed, limits[group.name], dropped[group.name], target) for group in stacking.groups
-    )
+    dropped, stacks = replay.drop_rates(0), list[StackPlan]()
+    for group in stacking.groups:
+        known = {"drop_rate": dropped[group.name], **observed.loads[group.name].known(limits[group.name])}
+        stacks.append(stack_plan(group, topology, observed.sizes, limits[group.name], target, **known))
     skew = skew_of(observed)
     today = {remedy.stack: remedy.limits for remedy in skew.remedies if remedy.change == AS_IT_IS}
     confidence, parts = None, narrow.samples_per_sample()
@@ -139,7 +139,7 @@ def plan(
         confidence = confidence_of_all(*seen, allowed_by(headroom), days, list(stacking.stacks))
     made = Plan(
         stacking=stacking,
-        stacks=stacks,
+        stacks=tuple(stacks),
         distinct={name: loads.means()[1] * topology.sparsecores**2 for name, loads in observed.loads.items()},
         narrow=narrow,
         **given,
@@ -183,23 +183,6 @@ def _stacking(
     if given.features != features or given.topology != topology:
         raise UsageError("the stacking is of other features or another topology", where="plan")
     return given
-
-
-def _stack_plan(
-    group: Stack, observed: Observed, limits: Limits, dropped: float, chip: str | Target | None
-) -> StackPlan:
-    loads = observed.loads[group.name]
-    return stack_plan(
-        *(group, observed.stacking.topology, observed.sizes, limits, chip),
-        observed=loads.limits(1.0),
-        mean_ids=loads.means()[0],
-        imbalance=loads.imbalance,
-        **loads.waits,
-        per_shard=tuple(loads.received[0].tolist()),
-        quantiles=tuple((quantile, loads.limits(quantile)) for quantile in QUANTILES),
-        drop_rate=dropped,
-        partitions_over=loads.share_over(limits),
-    )
 
 
 def _lowered(limits: Mapping[str, Limits], fraction: float) -> dict[str, Limits]:
@@ -351,10 +334,18 @@ class Loads:
         """The smallest limits that at least the share ``quantile`` of the partitions keep."""
         return Limits.holding(*(quantile_of(histogram, quantile) for histogram in self.histograms))
 
-    def share_over(self, limits: Limits) -> float:
-        """The share of the partitions that exceed a limit: the larger of the two kinds' shares."""
-        bounds = limits.max_ids_per_partition, limits.max_unique_ids_per_partition
-        return max(float(h[bound + 1 :].sum() / h.sum()) for h, bound in zip(self.histograms, bounds))
+    def known(self, limits: Limits) -> dict[str, Any]:
+        """What a :class:`StackPlan` says of these counts under ``limits``."""
+        bounds = zip(self.histograms, vars(limits).values())
+        return {
+            "observed": self.limits(1.0),
+            "mean_ids": self.means()[0],
+            "imbalance": self.imbalance,
+            **self.waits,
+            "per_shard": tuple(self.received[0].tolist()),
+            "quantiles": tuple((quantile, self.limits(quantile)) for quantile in QUANTILES),
+            "partitions_over": max(float(counts[bound + 1 :].sum() / counts.sum()) for counts, bound in bounds),
+        }
 
     def remedy(self, name: str, change: str) -> Remedy:
         """The stack's figures if ``change`` is what was counted."""
