@@ -316,7 +316,7 @@ class StackPlan:
     drop_rate: float = 0.0
     partitions_over: float = 0.0
 
-    DERIVED: ClassVar = {"buffer_bytes_per_device": "buffer_bytes"}
+    DERIVED: ClassVar = {"buffer_bytes_per_device": "buffer_bytes", "programs": "programs"}
     #: Of stacks that are alike (see :meth:`Plan.alike`); the column of their number stands only where partitions were
     #: not counted, those of counts only where they were.
     COLUMNS: ClassVar = (
@@ -380,8 +380,8 @@ class StackPlan:
         return 12 * self.slots + 4 * self.pointers
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values, quantiles and programs one by one; without what was not counted."""
-        value = {**plain(self), "programs": [program.to_json() for program in self.programs]}
+        """Plain values, quantiles one by one; without what was not counted."""
+        value = plain(self)
         if self.counted:
             return value | {"quantiles": [{"quantile": share, **vars(limits)} for share, limits in self.quantiles]}
         unknown = [part.metadata.get("key", part.name) for part in fields(self) if part.default is not MISSING]
