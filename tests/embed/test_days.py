@@ -103,7 +103,7 @@ def test_features_that_drift_are_named(seed):
     assert dict(day.grown) == {name: n for name, n in more.items() if n >= least}
     assert next(iter(day.grown)) == "friend"
     assert f"friend +{day.grown['friend']}" in made.confidence.sentence
-    assert made.confidence.to_json()["days"][0]["grown"] == dict(day.grown)
+    assert made.to_json()["confidence"]["days"][0]["grown"] == dict(day.grown)
 
 
 @pytest.mark.parametrize("growth", [0.05, 0.0, 0.02] if by_night() else [0.05])

@@ -23,8 +23,8 @@ from tilewright.embed import (
     stack,
 )
 from tilewright.embed.host.batch import minibatch_starts
+from tilewright.embed.host.preprocess import Replay
 from tilewright.embed.host.write_kernels import hash_ids, split_bits
-from tilewright.embed.planning.plan import Replay
 from tilewright.errors import LimitError, UsageError
 
 QUICK = settings(max_examples=tries(15))

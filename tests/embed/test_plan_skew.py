@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.embed.slow_batch import partitions
 from tilewright import targets
 from tilewright.embed import SGD, Adam, Feature, Limits, Table, Topology, gather_seconds, plan, stack
-from tilewright.embed.planning.skew import Observed, permuted, shuffled, skew_of, unweighted
+from tilewright.embed.planning.plan import Observed, permuted, shuffled, skew_of, unweighted
 
 TOPOLOGY = Topology(2, 2)
 TABLES = [Table(n, v, 8, optimizer=SGD(0.1)) for n, v in (("a", 100), ("b", 41), ("c", 7))]

@@ -7,9 +7,10 @@ import json
 
 import pytest
 
-from tilewright.embed import is_trace, read_counters
+from tilewright.embed import read_counters
 from tilewright.embed.diagnosis.sources import read_trace
 from tilewright.errors import UsageError
+from tilewright.trace import is_profile
 
 US = 10**6  # picoseconds
 
@@ -103,7 +104,7 @@ def test_what_a_run_did(tmp_path, form):
     seen = {"step": 100, "host": 15, "wait": 25, "sparsecore": 40, "tensorcore": 85}
     assert {name: number for name, number in seconds.items() if number is not None} == seen
     assert read_trace(tmp_path) == read_counters(str(tmp_path)) == counters
-    assert is_trace(file) and is_trace(tmp_path) and not is_trace("counters.json")  # noqa: PT018
+    assert is_profile(file) and is_profile(tmp_path) and not is_profile("counters.json")  # noqa: PT018
 
 
 def test_the_xspace_goes_before_the_viewers(tmp_path):

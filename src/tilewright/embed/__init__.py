@@ -31,22 +31,13 @@ if TYPE_CHECKING:
         COUNTERS_TEMPLATE,
         batch_counters,
         check_counters,
-        is_trace,
         log_counters,
         read_counters,
     )
     from tilewright.embed.host.batch import Agreement, HostBatch, check_host_batch
     from tilewright.embed.host.inputs import COO
-    from tilewright.embed.host.overflow import Check, check_batches
-    from tilewright.embed.host.preprocess import preprocess, preprocess_samples, sample_order
-    from tilewright.embed.host.tables import (
-        HashedTables,
-        MultiHash,
-        hash_tables,
-        hot_rows,
-        pack_narrow,
-        split_hot,
-    )
+    from tilewright.embed.host.preprocess import Check, check_batches, preprocess, preprocess_samples, sample_order
+    from tilewright.embed.host.tables import HashedTables, MultiHash, hash_tables, hot_rows, pack_narrow, split_hot
     from tilewright.embed.logs.config import EmbedConfig, optimizer_of, read_config
     from tilewright.embed.logs.criteo import (
         CATEGORICAL,
@@ -56,12 +47,7 @@ if TYPE_CHECKING:
         scale_vocabs,
         synthetic_criteo,
     )
-    from tilewright.embed.logs.exchange import (
-        FdoStats,
-        read_fdo,
-        read_torchrec,
-        torchrec_plan,
-    )
+    from tilewright.embed.logs.exchange import FdoStats, read_fdo, read_torchrec, torchrec_plan
     from tilewright.embed.logs.log import Log, LogBatch, LogColumn, read_log
     from tilewright.embed.model.counters import Counters, Seconds
     from tilewright.embed.model.knobs import SparseCoreConfig

@@ -194,15 +194,16 @@ def glance(title: str, *content: str) -> Html:
 
 
 def glance_table(
-    columns: Sequence[Column], rows: Iterable[Sequence[object]], *, caption: str = "", of: int | None = None
+    columns: Sequence[Heading], rows: Iterable[Sequence[object]], *, caption: str = "", of: int | None = None
 ) -> Html:
     """The first sixteen rows; ``of``: how many there are, where not all are given. Nothing without rows."""
     waiting = iter(rows)
     first = list(islice(waiting, _NOTEBOOK_ROWS))
     if not first:
         return Html("")
-    head = element("tr", *(element("th", c.heading, title=c.note or None, style=_side(c)) for c in columns))
-    pairs = (zip(columns, row, strict=True) for row in first)
+    made = _columns(columns)
+    head = element("tr", *(element("th", c.heading, title=c.note or None, style=_side(c)) for c in made))
+    pairs = (zip(made, row, strict=True) for row in first)
     body = (element("tr", *(element("td", _cell_text(c, v), style=_side(c)) for c, v in row)) for row in pairs)
     count = len(first) + sum(1 for _ in waiting) if of is None else of
     left = element("p", f"{count_text(count - len(first))} more") if count > len(first) else Html("")

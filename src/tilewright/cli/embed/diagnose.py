@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from tilewright import embed
+from tilewright import embed, trace
 from tilewright.cli.embed import model
 from tilewright.cli.streams import Json, progress, read_text
 from tilewright.errors import CheckFailed, UsageError
@@ -60,7 +60,7 @@ def diagnose(
     if file is None and counters is None:
         raise UsageError("nothing to judge", how="name a log or a counters file; --template prints one to fill in")
     counted: embed.Counters | None = None
-    if file is not None and (file.endswith(_COUNTED) or embed.is_trace(file)):
+    if file is not None and (file.endswith(_COUNTED) or trace.is_profile(file)):
         log_options = vars(of) | {"narrow_packing": narrow_packing, "limits": limits}
         if of_log := [name for name, value in log_options.items() if value]:
             option = of_log[0].replace("_", "-")

@@ -10,32 +10,16 @@ from contextlib import closing
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
 from jax.sharding import Mesh
 
-from tilewright.embed.checkpoint.folder import (
-    CHECKSUMS,
-    EXTRA,
-    SCHEMA,
-    TABLES,
-    finished_steps,
-    read_error,
-    saved_steps,
-    step_folder,
-)
-from tilewright.embed.checkpoint.schema import (
-    Checksums,
-    Schema,
-    StoredArray,
-    optimizer_json,
-    read_checksums,
-    read_schema,
-)
-from tilewright.embed.checkpoint.store import Columns, Job, Logical, ZarrColumns, in_flight, peer_tables, reads
+from tilewright.embed.checkpoint.folder import EXTRA, finished_steps, read_error, saved_steps, step_folder
+from tilewright.embed.checkpoint.schema import Saved, Schema, optimizer_json, read_saved
+from tilewright.embed.checkpoint.store import Columns, Job, Logical, in_flight, our_tables, peer_tables, reads
 from tilewright.embed.device.state import (
     EmbeddingState,
     Piece,
@@ -86,7 +70,7 @@ def restore(
     shards = Shards.over(stacking.topology, mesh, axis, "restore")
     saved, updates = _saved(path), int(path.name)
     if saved.schema is not None:
-        stored, updates = saved.tables(), saved.schema.updates
+        stored, updates = our_tables(saved), saved.schema.updates
     else:
         try:
             stored = peer_tables(path, written_with)
@@ -194,10 +178,10 @@ def whole_step(folder: str | os.PathLike[str]) -> int | None:
 def damage(path: Path) -> str:
     """What is wrong with a step's folder; nothing where it is whole."""
     try:
-        saved = _read_saved(path)
+        saved = read_saved(path)
         if saved.checksums is not None:
             saved.checksums.check_under(EXTRA)
-        for table in saved.tables().values():
+        for table in our_tables(saved).values():
             for columns in (table.rows, *table.slots.values()):
                 in_flight(reads(columns, lambda column: lambda first, values: None))
     except TilewrightError as error:
@@ -211,44 +195,10 @@ _DAMAGE = (OSError, ValueError, KeyError, RuntimeError)
 """What a reader raises for files that are not as they were written."""
 
 
-class _Saved(NamedTuple):
-    """A step of ours; without a schema it is somebody else's."""
-
-    path: Path
-    schema: Schema | None
-    checksums: Checksums | None
-
-    def tables(self) -> dict[str, Logical]:
-        """All tables of a step of ours."""
-        tables = {}
-        for table in self.schema.tables if self.schema is not None else ():
-            arrays = {"": table.rows, **table.slots}
-            stored = {slot: self._columns(array, table.vocab) for slot, array in arrays.items()}
-            name = str(table.optimizer.get("name"))
-            tables[table.name] = Logical(table.vocab, table.width, name, stored.pop(""), stored)
-        return tables
-
-    def _columns(self, array: StoredArray, vocab: int) -> Columns:
-        assert self.schema is not None
-        return ZarrColumns(self.path / TABLES / array.path, vocab, self.schema.shards, array.width, self.checksums)
-
-
-def _read_saved(path: Path) -> _Saved:
-    checksums = read_checksums(path)
-    if checksums is None and not (path / TABLES).exists():
-        return _Saved(path, None, None)
-    if checksums is not None:
-        checksums.check(path / TABLES / SCHEMA)
-    schema = read_schema(path / TABLES)
-    if checksums is None and schema.checked:
-        raise FileNotFoundError(f"No such file: {path / CHECKSUMS}")
-    return _Saved(path, schema, checksums)
-
-
-def _saved(path: Path) -> _Saved:
+def _saved(path: Path) -> Saved:
     """What a step says of itself, and its checksums; one that has none is remarked on."""
     try:
-        saved = _read_saved(path)
+        saved = read_saved(path)
     except TilewrightError as error:
         raise read_error(ValueError(error.what), error.where or str(path), error.how or _instead(path)) from None
     except _DAMAGE as error:

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from tilewright.embed.checkpoint.folder import CHECKSUMS, SCHEMA, run_of
+from tilewright.embed.checkpoint.folder import CHECKSUMS, SCHEMA, TABLES, run_of
 from tilewright.embed.device.state import EmbeddingState, slot_shape
 from tilewright.embed.model.stacking import Stacking
 from tilewright.embed.model.tables import Limits
@@ -273,3 +273,27 @@ def read_schema(folder: Path) -> Schema:
         problem = f"schema_version {value.get('schema_version')!r}, this version reads up to {VERSION}"
         raise UsageError(problem, where=str(path), how="read it with the version that wrote it")
     return typed(value, Schema, str(path))
+
+
+class Saved(NamedTuple):
+    """What a step says of itself; without a schema it is somebody else's."""
+
+    path: Path
+    schema: Schema | None
+    checksums: Checksums | None
+
+
+def read_saved(path: Path) -> Saved:
+    """The schema and the checksums of a step's folder, compared with one another.
+
+    Raises what :func:`read_checksums` and :func:`read_schema` raise, and FileNotFoundError where checksums are gone.
+    """
+    checksums = read_checksums(path)
+    if checksums is None and not (path / TABLES).exists():
+        return Saved(path, None, None)
+    if checksums is not None:
+        checksums.check(path / TABLES / SCHEMA)
+    schema = read_schema(path / TABLES)
+    if checksums is None and schema.checked:
+        raise FileNotFoundError(f"No such file: {path / CHECKSUMS}")
+    return Saved(path, schema, checksums)

@@ -18,7 +18,8 @@ from typing import Any, Protocol, TypeAlias
 import tensorstore
 from numpy.typing import NDArray
 
-from tilewright.embed.checkpoint.schema import Checksums
+from tilewright.embed.checkpoint.folder import TABLES
+from tilewright.embed.checkpoint.schema import Checksums, Saved
 from tilewright.embed.model.stacking import Stacking, TablePlacement, padded_vocab
 from tilewright.embed.model.tables import Table
 from tilewright.errors import UsageError
@@ -183,6 +184,21 @@ def in_flight(jobs: Iterable[Job]) -> None:
 def _finish(waiting: deque[tuple[int, Any, Callable[[Any], None]]]) -> None:
     _, future, finish = waiting.popleft()
     finish(future.result())
+
+
+def our_tables(saved: Saved) -> dict[str, Logical]:
+    """All tables of a step of ours; none of somebody else's."""
+    tables: dict[str, Logical] = {}
+    if (schema := saved.schema) is None:
+        return tables
+    for table in schema.tables:
+        stored: dict[str, Columns] = {}
+        for slot, array in {"": table.rows, **table.slots}.items():
+            folder = saved.path / TABLES / array.path
+            stored[slot] = ZarrColumns(folder, table.vocab, schema.shards, array.width, saved.checksums)
+        name = str(table.optimizer.get("name"))
+        tables[table.name] = Logical(table.vocab, table.width, name, stored.pop(""), stored)
+    return tables
 
 
 # Checkpoints of jax-tpu-embedding.

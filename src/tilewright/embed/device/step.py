@@ -478,25 +478,18 @@ def _by_platform(operands: Sequence[jax.Array], on_cpu: Any, elsewhere: Any) -> 
 def _call(target: str, shapes: list[Any], operands: tuple[Any, ...], in_place: Any = None, **numbers: int) -> Any:
     axes: frozenset[str] = frozenset().union(*map(varying_axes, operands))
     operands = tuple(varying(value, axes) for value in operands)
-    kind = _varying_type(operands[0]) if axes else {}
+    everywhere = NamedSharding(jax.sharding.get_abstract_mesh(), PartitionSpec())  # type: ignore[no-untyped-call]
+    varies = jax.typeof(operands[0]).manual_axis_type
+    kind = {"manual_axis_type": varies, "sharding": everywhere} if axes else {}
     results = [jax.ShapeDtypeStruct(shape, jnp.float32, **kind) for shape in shapes]  # type: ignore[no-untyped-call]
     call = jax.ffi.ffi_call(target, results, vmap_method="sequential", input_output_aliases=in_place)
     attributes = {**numbers, "threads": thread_count()}
     return call(*operands, **{name: np.int64(value) for name, value in attributes.items()})
 
 
-def _varying_type(value: jax.Array) -> dict[str, Any]:
-    """What a type needs in order to vary as ``value`` does; jax has two names for it."""
-    kind, mesh = jax.typeof(value), jax.sharding.get_abstract_mesh()
-    name = "manual_axis_type" if hasattr(kind, "manual_axis_type") else "vma"
-    return {name: getattr(kind, name), "sharding": NamedSharding(mesh, PartitionSpec())}  # type: ignore[no-untyped-call]
-
-
 def varying_axes(value: jax.Array) -> frozenset[str]:
     """The axes of ``shard_map`` over which a value is known to vary."""
-    kind = jax.typeof(value)
-    axes = getattr(getattr(kind, "manual_axis_type", None), "varying", None) or getattr(kind, "vma", None)
-    return frozenset(axes or ())
+    return frozenset(jax.typeof(value).manual_axis_type.varying)
 
 
 def varying(value: jax.Array, axes: frozenset[str]) -> jax.Array:

@@ -15,7 +15,7 @@ import numpy as np
 
 from tilewright.embed.host.arrays import Longs
 from tilewright.embed.host.batch import HostBatch
-from tilewright.embed.host.overflow import Check
+from tilewright.embed.host.preprocess import Check, Replay
 from tilewright.embed.logs.config import EmbedConfig
 from tilewright.embed.model.counters import Counters, HbmCounters, Seconds, StackCounters, TableCounters
 from tilewright.embed.model.formulas import pointers_per_segment, round8
@@ -24,8 +24,7 @@ from tilewright.embed.model.lookup_time import StackWork
 from tilewright.embed.model.optimizers import name_of
 from tilewright.embed.model.stacking import Stack, Stacking
 from tilewright.embed.model.tables import Limits
-from tilewright.embed.planning.plan import Replay, plan
-from tilewright.embed.planning.skew import Loads, quantile_of
+from tilewright.embed.planning.plan import Loads, plan, quantile_of
 from tilewright.embed.planning.types import TYPICAL
 from tilewright.errors import UsageError
 from tilewright.reading import check_keys, read_file, table_of, typed
@@ -268,7 +267,7 @@ def read_counters(path: str | Path) -> Counters:
     Raises :class:`UsageError` that names the file and the entry: no such file, not TOML or JSON, an unknown key (with
     the nearest one), a value of a wrong type or below 0, an unknown target.
     """
-    if is_trace(path):
+    if is_profile(path):
         return read_trace(path)
     return parse_counters(read_file(path, "JSON" if str(path).endswith(".json") else "TOML"), str(path))
 
@@ -347,15 +346,6 @@ _SPARSECORE = re.compile(r"(/device:TPU:\d+) SparseCore \d+$")
 _PREPROCESSING = re.compile(r"(^|[ .:])(preprocess|preprocess_sparse_dense_matmul\w*)$")
 _SECOND = 10**12
 _Lines: TypeAlias = dict[str, list[XEvent]]
-
-
-def is_trace(path: str | Path) -> bool:
-    """Whether a path is a trace's: a file by its name, or a folder with such a file in it.
-
-    >>> is_trace("plugins/profile/today/host.xplane.pb"), is_trace("counters.json")
-    (True, False)
-    """
-    return is_profile(path)
 
 
 def read_trace(path: str | Path) -> Counters:

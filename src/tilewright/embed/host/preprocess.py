@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -11,10 +13,11 @@ from tilewright.embed.host.arrays import Longs
 from tilewright.embed.host.batch import Agree, Agreement, HostBatch, StackStats, check_host_batch, minibatch_starts
 from tilewright.embed.host.buffers import Buffers
 from tilewright.embed.host.inputs import check_choice, ragged_inputs, source_slices
-from tilewright.embed.host.overflow import NO_LIMIT, Overflow, check_batches, limit_table
-from tilewright.embed.host.tally import tally
+from tilewright.embed.host.overflow import NO_LIMIT, Overflow, limit_table
+from tilewright.embed.host.tables import NarrowTables, pack_narrow
+from tilewright.embed.host.tally import Tally, tally
 from tilewright.embed.model.knobs import SparseCoreConfig
-from tilewright.embed.model.stacking import Stacking
+from tilewright.embed.model.stacking import Stacking, stack
 from tilewright.embed.model.tables import Limits, count
 from tilewright.errors import LimitError, UsageError
 
@@ -130,7 +133,7 @@ def _check_types(batch: object, limits: object, agree: object, knobs: object) ->
 
 def _check_bounds(batch: Mapping[str, Any], stacking: Stacking, knobs: SparseCoreConfig, bad_ids: str) -> None:
     """:class:`LimitError` where the guide's bounds of a whole table, or of one sample on one chip, do not hold."""
-    for excess in check_batches([batch], stacking, {}, knobs, bad_ids).limits:
+    for excess in _of_bounds(0, batch, stacking, knobs, bad_ids, pack_narrow(stacking.features, pack=False)):
         if excess.over:
             raise LimitError(
                 f"{excess.observed} ids, {excess.knob} is {excess.limit}",
@@ -208,3 +211,217 @@ def sample_order(batch_size: int, parts: int, shards: int) -> Longs:
     [0, 1, 4, 5, 2, 3, 6, 7]
     """
     return np.arange(batch_size).reshape(shards, parts, -1).transpose(1, 0, 2).reshape(-1)
+
+
+# Batches held against limits without a buffer written: what overflows, where, and what it would cost.
+
+
+class Replay:
+    """What batches would become under each of several limits; only what overflows is cut and dropped.
+
+    =================  =============================================================================================
+    ``steps``          batches counted; ``over``: [candidate] those that exceed some limit
+    ``entries``        int64[stacks]: of all batches; ``dropped``: int64[candidates, stacks], where ids above the limits
+                       are dropped
+    ``minibatches``    [candidate][batch]: into how many it is cut, of those that can be
+    ``refused``        [candidate]: what ``preprocess`` says of the batches that cannot be cut
+    =================  =============================================================================================
+
+    With ``allow_id_dropping`` a batch is cut first, and only what no cut helps is dropped.
+    """
+
+    def __init__(
+        self,
+        stacking: Stacking,
+        candidates: Sequence[Mapping[str, Limits]],
+        bad_ids: str,
+        *,
+        drop: bool = True,
+        allow_id_dropping: bool = False,
+    ) -> None:
+        self.stacking, self.candidates, self.bad_ids, self.drop = stacking, candidates, bad_ids, drop
+        self.allow_id_dropping = allow_id_dropping
+        self.tables = [limit_table(limits, stacking) for limits in candidates]
+        self.steps, self.over = 0, [0] * len(candidates)
+        self.entries = np.zeros(len(stacking.stacks), np.int64)
+        self.dropped = np.zeros((len(candidates), len(stacking.stacks)), np.int64)
+        self.minibatches: list[list[int]] = [[] for _ in candidates]
+        self.refused: list[list[str]] = [[] for _ in candidates]
+
+    def add(self, batch: Mapping[str, Any]) -> Tally:
+        """Count one more batch, once for all candidates; its counts."""
+        counted = tally(batch, self.stacking, self.bad_ids)
+        self.steps += 1
+        self.entries += counted.per_stack[:, 0].sum(axis=(1, 2))
+        held = [Overflow(self.stacking, counted, table) for table in self.tables]
+        for k, overflow in enumerate(held):
+            try:
+                self.minibatches[k].append(overflow.minibatches(self.allow_id_dropping))
+            except LimitError as error:
+                self.refused[k].append(str(error))
+        how: dict[str, Any] = {"overflow": "drop"}
+        if self.allow_id_dropping:
+            how = {"allow_id_dropping": True, "minibatch_layout": "needed"}
+        for k in [k for k, overflow in enumerate(held) if overflow.over.any()]:
+            self.over[k] += 1
+            if self.drop:
+                host = preprocess(batch, self.stacking, self.candidates[k], bad_ids=self.bad_ids, **how)
+                self.dropped[k] += [host.stats[name].dropped_ids.sum() for name in self.stacking.stacks]
+        return counted
+
+    def drop_rates(self, k: int) -> dict[str, float]:
+        """Stack -> the share of its entries dropped under candidate ``k``."""
+        return dict(zip(self.stacking.stacks, (self.dropped[k] / np.maximum(self.entries, 1)).tolist()))
+
+
+@dataclass(frozen=True)
+class Excess:
+    """One limit and the most any batch asked of it.
+
+    ``what`` is a stack, table or ``all tables``; ``place`` says where the most was seen: batch (from 0), source and
+    shard, or batch, sample and chip.
+    """
+
+    what: str
+    knob: str
+    limit: int
+    observed: int
+    place: str
+
+    @property
+    def over(self) -> bool:
+        """Whether more was observed than the limit allows."""
+        return self.observed > self.limit
+
+    @property
+    def of_partition(self) -> bool:
+        """Whether it bounds partitions, which mini-batches can cut."""
+        return self.knob in (knob.name for knob in fields(Limits))
+
+
+@dataclass(frozen=True)
+class Check:
+    """What was asked of the limits.
+
+    ===================  ==========================================================================================
+    ``batches``          how many; ``batches_over``: those that exceed anything
+    ``minibatches``      the most that ``preprocess`` cuts a batch into
+    ``limits``           every limit with the most asked of it
+    ``partitions_over``  batches with a partition above its limit: what mini-batches are for
+    ``uncut``            those of them that it refuses, for one hash bucket alone exceeds a limit; ``uncut_because``:
+                         what it says of the first
+    ===================  ==========================================================================================
+    """
+
+    batches: int
+    batches_over: int
+    minibatches: int
+    limits: tuple[Excess, ...]
+    partitions_over: int = 0
+    uncut: int = 0
+    uncut_because: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """Whether no limit is exceeded."""
+        return not any(excess.over for excess in self.limits)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values with a ``schema_version``."""
+        limits = [{**vars(excess), "over": excess.over} for excess in self.limits]
+        head = {"schema_version": 1, "kind": "embedding_check", "passed": self.passed}
+        return {**head, **vars(self), "limits": limits}
+
+
+def check_batches(
+    batches: Iterable[Mapping[str, Any]],
+    stacking: Stacking,
+    limits: Mapping[str, Limits],
+    sparsecore: SparseCoreConfig | None = None,
+    bad_ids: str = "error",
+    progress: Callable[[int], None] | None = None,
+    narrow: NarrowTables | None = None,
+) -> Check:
+    """Count every batch and compare: partitions with ``limits``, and with the bounds of ``sparsecore`` (per table, per
+    sample and chip) where one is given. ``narrow``: ``stacking`` is of its packed features, batches are of the model's.
+
+    Raises :class:`UsageError` for what ``preprocess`` refuses, limits of something that is no stack, limits of more
+    distinct ids than ids, no batches.
+
+    >>> from tilewright.embed import Feature, Table, Topology, stack
+    >>> stacking = stack([Feature("f", Table("t", vocab=8, width=8))], Topology(chips=1, sparsecores_per_chip=2))
+    >>> check = check_batches([{"f": [[0, 2, 4], [1]]}], stacking, {"t": Limits(2, 2)})
+    >>> check.passed, check.limits[0].observed, check.limits[0].place
+    (False, 3, 'batch 0, source 0, shard 0')
+    """
+    narrow = narrow or pack_narrow(stacking.features, pack=False)
+    dropping = sparsecore is not None and sparsecore.allow_id_dropping
+    replay = Replay(stacking, [limits], bad_ids, drop=False, allow_id_dropping=dropping)
+    limits = {name: limit.consistent(f"limits of {name!r}") for name, limit in limits.items()}
+    most, over = dict[tuple[str, str], Excess](), 0
+    for n, batch in enumerate(batches):
+        batch = narrow.batch(batch, bad_ids)
+        asked = [*_of_partitions(n, replay.add(batch).per_stack, stacking, limits)]
+        asked += _of_bounds(n, batch, stacking, sparsecore, bad_ids, narrow) if sparsecore is not None else []
+        for excess in asked:
+            key = excess.what, excess.knob
+            most[key] = max(most.get(key, excess), excess, key=attrgetter("observed"))
+        over += any(excess.over for excess in asked)
+        if progress is not None:
+            progress(n + 1)
+    if not replay.steps:
+        raise UsageError("no batches", where="check", how="give at least one batch")
+    cut, refused, found = replay.minibatches[0], replay.refused[0], tuple(most.values())
+    return Check(replay.steps, over, max(cut, default=1), found, replay.over[0], len(refused), next(iter(refused), ""))
+
+
+def _of_partitions(n: int, counts: Longs, stacking: Stacking, limits: Mapping[str, Limits]) -> Iterator[Excess]:
+    """What the fullest partitions of batch ``n`` ask of the limits; ``counts`` as :attr:`Tally.per_stack`."""
+    for name, stack_counts in zip(stacking.stacks, counts):
+        if name in limits:
+            for (knob, limit), per_partition in zip(vars(limits[name]).items(), stack_counts):
+                source, shard = (int(i) for i in np.unravel_index(per_partition.argmax(), per_partition.shape))
+                place = f"batch {n}, source {source}, shard {shard}"
+                yield Excess(name, knob, limit, int(per_partition[source, shard]), place)
+
+
+def _of_bounds(
+    n: int, batch: Mapping[str, Any], stacking: Stacking, knobs: SparseCoreConfig, bad_ids: str, narrow: NarrowTables
+) -> Iterator[Excess]:
+    """What batch ``n`` asks of the guide's bounds: of every table that has one, and of one sample on one chip."""
+    bounds = [knobs.max_ids_per_table or {}, knobs.max_unique_ids_per_table or {}]
+    for name in {name for bound in bounds for name in bound} - set(stacking.tables):
+        raise UsageError(f"a bound for {name!r}, which is no table", where="sparsecore")
+    if any(bounds):
+        alone = stack(stacking.features, stacking.topology, table_stacking=False)
+        sums = zip(alone.stacks, tally(batch, alone, bad_ids).per_stack.sum(axis=(2, 3)).tolist())
+        for name, totals in sums:
+            for knob, bound, total in zip(("max_ids_per_table", "max_unique_ids_per_table"), bounds, totals):
+                if name in bound:
+                    yield Excess(name, knob, bound[name], total, f"batch {n}")
+    counts = ids_per_chip_and_sample(batch, stacking, narrow.samples_per_sample())
+    sample, chip = (int(i) for i in np.unravel_index(counts.argmax(), counts.shape))
+    limit, place = knobs.max_ids_per_chip_per_sample, f"batch {n}, sample {sample}, chip {chip}"
+    yield Excess("all tables", "max_ids_per_chip_per_sample", limit, int(counts[sample, chip]), place)
+
+
+def ids_per_chip_and_sample(batch: Mapping[str, Any], stacking: Stacking, parts: Mapping[str, int]) -> Longs:
+    """int64[samples, chips]: merged ids of sample i, over all features, that live on the shards of each chip.
+
+    Features of other batch sizes share sample numbers as far as they go. Ids outside a vocabulary are not counted.
+    ``parts``: feature -> how many of its samples are one, for packed tables.
+    """
+    topology = stacking.topology
+    inputs = ragged_inputs(batch, stacking, source_slices(stacking))
+    most = max(ragged.batch_size // parts[name] for name, ragged in inputs.items())
+    counts = np.zeros((most, topology.chips), np.int64)
+    for feature in stacking.features:
+        ragged, place = inputs[feature.name], stacking.tables[feature.table.name]
+        samples = ragged.samples
+        ids = ragged.values.astype(np.int64)
+        good = (ids >= 0) & (ids < feature.table.vocab)
+        merged = np.unique(samples[good] * feature.table.vocab + ids[good])
+        samples, ids = merged // feature.table.vocab // parts[feature.name], merged % feature.table.vocab
+        shard = (ids + place.rotation) % topology.sparsecores
+        np.add.at(counts, (samples, shard // topology.sparsecores_per_chip), 1)
+    return counts

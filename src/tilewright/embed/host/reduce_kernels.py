@@ -21,8 +21,8 @@ FINE, BAD_ID, BAD_DIVISOR = 0, 1, 2
 Inputs: TypeAlias = tuple[Ids, Longs, Floats]
 """Values, offsets and weights of a unit's features, one feature behind the other; no offsets or weights: empty."""
 
-Form: TypeAlias = tuple[int, int, int, int, int, int, int, int]
-"""Vocab, S, rows per shard, rotation, the two numbers of the division by S, combiner, bad-id mode."""
+Form: TypeAlias = tuple[int, int, int, int, int, int, int]
+"""Vocab, S, rows per shard, rotation, the two numbers of the division by S, combiner."""
 
 Room: TypeAlias = tuple[Keys, Keys, Ints, Floats, Floats, Ints]
 """Keys and as many again, sample and gain of every entry, gain of every sample, counters."""
@@ -43,16 +43,6 @@ def _position(value: np.uint64, form: Form) -> np.uint64:
     shard = value - (row & _LOW) * shards + rotation
     shard = shard - shards if shard >= shards else shard
     return (shard & _LOW) * rows + row
-
-
-@inner()
-def _mended(value: Index, vocab: Index, bad_ids: Index) -> Index:
-    """The id itself, clipped, or -1 where it must go."""
-    if 0 <= value < vocab:
-        return value
-    if bad_ids == 1:
-        return 0 if value < 0 else vocab - 1
-    return -1
 
 
 @inner()
@@ -119,25 +109,6 @@ def label_sample(keys: Keys, begin: Index, end: Index, payload: Index, combiner:
 
 
 @inner()
-def pack_ones(
-    values: Ids, begin: Index, end: Index, payload: Index, offset: Index, form: Form, n: Index, room: Room
-) -> Index:
-    """Keys of one sample without weights. Returns their end; -1: a bad id."""
-    keys, of_sample, start = room[0], room[4], n
-    for k in range(begin, end):
-        value = _mended(np.int64(values[k]), form[0], form[7])
-        if value < 0:
-            if form[7] == 0:
-                return -1
-            continue
-        keys[n] = ((np.uint64(offset) + _position(np.uint64(value), form)) << _32) | np.uint64(payload)
-        n += 1
-    if n > start:
-        of_sample[payload] = _ones_gain(form[6], n - start)
-    return n
-
-
-@inner()
 def pack_weighted(
     inputs: Inputs, begin: Index, end: Index, sample: Index, offset: Index, form: Form, n: Index, room: Room
 ) -> Index:
@@ -146,11 +117,9 @@ def pack_weighted(
     keys, _, sample_of, gain_of, _, _ = room
     start = n
     for k in range(begin, end):
-        value = _mended(np.int64(values[k]), form[0], form[7])
-        if value < 0:
-            if form[7] == 0:
-                return -1
-            continue
+        value = np.int64(values[k])
+        if not 0 <= value < form[0]:
+            return -1
         keys[n] = ((np.uint64(offset) + _position(np.uint64(value), form)) << _32) | np.uint64(n)
         sample_of[n] = sample
         gain_of[n] = weights[k]
@@ -272,30 +241,22 @@ def _pack_feature(
     keys, of_sample = room[0], room[4]
     value_base, samples, sample_base = feature[0], feature[3], feature[4]
     first, payload = slice_ * samples, first_payload + sample_base
-    fast = False
     if weights.size == 0:
         start = value_base + _bound(offsets, feature, first)
         end = value_base + _bound(offsets, feature, first + samples)
         hot = feature[2]
         if feature[1] < 0 and hot > 0 and samples * hot * hot < _EXACT:
-            if pack_dense(values, start, samples, hot, payload, offset, form, n, room):
-                n += samples * hot
-                return n
-        else:
-            fast = pack_places(values, start, end, offset, form, keys, n)
-        if not fast and form[7] == 0:
+            fine = pack_dense(values, start, samples, hot, payload, offset, form, n, room)
+            return n + samples * hot if fine else -1
+        if not pack_places(values, start, end, offset, form, keys, n):
             return -1
     for i in range(samples):
         begin, end = _bound(offsets, feature, first + i), _bound(offsets, feature, first + i + 1)
-        if fast:
+        if weights.size == 0:
             label_sample(keys, n, n + end - begin, payload + i, form[6], of_sample)
             n += end - begin
             continue
-        begin, end = begin + value_base, end + value_base
-        if weights.size > 0:
-            n = pack_weighted(inputs, begin, end, sample_base + i, offset, form, n, room)
-        else:
-            n = pack_ones(values, begin, end, payload + i, offset, form, n, room)
+        n = pack_weighted(inputs, begin + value_base, end + value_base, sample_base + i, offset, form, n, room)
         if n < 0:
             return n
     return n
@@ -308,7 +269,7 @@ def _merge_ones(
     """Write the sorted keys from ``at`` on, equal ones added up; count entries and rows per partition. Their end."""
     rows, samples, gains = out
     (count, unique), of_sample = counts, room[4]
-    shards, per_shard, row_offset = unit[0], unit[1], unit[6]
+    shards, per_shard, row_offset = unit[0], unit[1], unit[5]
     last, last_place = _LOW << _32 | _LOW, np.int64(-1)
     end_of_part, shift, skipped = np.int64(0), np.int64(0), np.int64(0)
     part, begun, distinct = np.int64(0), at, np.int64(0)
@@ -348,7 +309,7 @@ def _merge_weighted(
     """What :func:`_merge_ones` does, where payloads are numbers of entries."""
     rows, samples, gains = entries
     (count, unique), sample_of, gain_of = counts, room[2], room[3]
-    per_shard, row_offset = unit[1], unit[6]
+    per_shard, row_offset = unit[1], unit[5]
     last_place, last_sample = np.int64(-1), np.int32(-1)
     for i in range(n):
         place = np.int64(keys[i] >> _32)
@@ -381,10 +342,10 @@ def reduce_unit(
 
     ``work``: inputs; ``features`` int64[n, 8], of each feature first value, first offset (-1: dense), ids per sample
     (dense), samples per slice, first sample id, and of its table vocab, rotation, first row in the unit; ``unit``: S,
-    rows per shard, the two numbers of the division by S, combiner, bad-id mode (error, clip, drop), first row in the
-    stack, bits of a position; ``group``: slices sorted together; ``of_slice``: samples of a slice, of all the stack's
-    features. ``bases[l]``: where slice l may write in ``entries``, then where it did; ``counts`` int32[2, slices * S]:
-    entries and distinct ids. Returns what packing found.
+    rows per shard, the two numbers of the division by S, combiner, first row in the stack, bits of a position;
+    ``group``: slices sorted together; ``of_slice``: samples of a slice, of all the stack's features. ``bases[l]``:
+    where slice l may write in ``entries``, then where it did; ``counts`` int32[2, slices * S]: entries and distinct
+    ids. Returns what packing found.
     """
     inputs, features, unit, group, of_slice = work
     keys, spare, counters = room[0], room[1], room[5]
@@ -398,12 +359,12 @@ def reduce_unit(
             number = l - first
             for f in range(features.shape[0]):
                 vocab, rotation = features[f, 5], features[f, 6]
-                form = (vocab, shards, rows, rotation, unit[2], unit[3], unit[4], unit[5])
+                form = (vocab, shards, rows, rotation, unit[2], unit[3], unit[4])
                 offset = number * shards * rows + features[f, 7]
                 n = _pack_feature(inputs, features[f], slices[2] + l, number * of_slice, offset, form, n, room)
                 if n < 0:
                     return BAD_ID if n == -1 else BAD_DIVISOR
-        bits, parts = unit[7], last - first
+        bits, parts = unit[6], last - first
         while parts > 1:
             parts = (parts + 1) // 2
             bits += 1

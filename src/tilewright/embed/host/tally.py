@@ -64,6 +64,8 @@ class Tally:
 def tally(batch: Mapping[str, Any], stacking: Stacking, bad_ids: str = "error", slices: Slices | None = None) -> Tally:
     """Run kernel 1 over all units and sources; without ``slices`` the sources are all SparseCores.
 
+    Kernel 1 stops at a bad id: where these are clipped or dropped, it runs again over what is left.
+
     Raises :class:`UsageError` for input that cannot be read, a bad id, or weights without a sum to divide by.
     """
     check_choice("bad_ids", bad_ids, BAD_IDS)
@@ -83,12 +85,15 @@ def tally(batch: Mapping[str, Any], stacking: Stacking, bad_ids: str = "error", 
     calls: list[tuple[Any, Longs, Ints]] = []
     for u, unit in enumerate(plan.units):
         given = _joined([inputs[feature.name] for feature in unit.features])
-        numbers = (*unit.numbers[:5], BAD_IDS.index(bad_ids), *unit.numbers[5:])
-        work = given, plan.features[u], numbers, plan.groups[u], plan.samples[u]
+        work = given, plan.features[u], unit.numbers, plan.groups[u], plan.samples[u]
         calls.append((work, bases[u], counts[u].reshape(2, -1)))
     jobs = [partial(_run, calls, entries, units, part, slices.first, plan.scratch) for units, part in plan.parts]
     if any(run_all(jobs, threads)):
-        raise _complaint(stacking, inputs, slices)
+        fields = [(f.name, f.table.vocab) for f in stacking.features] if bad_ids != "error" else []
+        inside = {name: inputs[name].inside(vocab, bad_ids, "") for name, vocab in fields}
+        if all(ragged is inputs[name] for name, ragged in inside.items()):
+            raise _complaint(stacking, inputs, slices)
+        return tally({name: ragged.as_input() for name, ragged in inside.items()}, stacking, "error", slices)
     return Tally(sizes, entries, bases, counts, plan.first_unit)
 
 
@@ -160,7 +165,7 @@ def _complaint(stacking: Stacking, inputs: Mapping[str, Ragged], slices: Slices)
                 problem = f"the weights of sample {sample} sum to {total:g}, so their {table.combiner} has no value"
                 how = "leave such a sample empty, or give it other weights"
                 return UsageError(problem, where=f"feature {feature.name!r}", how=how)
-    return UsageError("without its bad ids a sample's weights sum to zero", where="preprocess", how="mend the ids")
+    raise AssertionError("nothing is wrong with the batch")  # pragma: no cover
 
 
 # Units: which tables kernel 1 sorts together.
@@ -173,7 +178,7 @@ _FEW = 36
 class SortUnit:
     """``placements`` of neighbouring tables of one stack and their ``features``, table by table.
 
-    ``numbers``: kernel 1's ``unit`` argument but for the bad-id mode (S, rows per shard, the two numbers of the
+    ``numbers``: kernel 1's ``unit`` argument (S, rows per shard, the two numbers of the
     division by S, combiner, first row in the stack, bits of a position); ``tables``: int64[features, 3] vocab,
     rotation and first row in the unit of each feature's table.
     """

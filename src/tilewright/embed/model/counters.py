@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from operator import attrgetter
 from typing import Annotated, Any, TypeAlias
 
 from msgspec import Meta
@@ -295,8 +296,8 @@ def key(name: str) -> dict[str, str]:
 
 
 def plain(value: Any, *, terse: bool = False) -> Any:
-    """A value as JSON holds it: a dataclass as its fields (see :func:`key`) and the properties that its ``DERIVED``
-    names (key -> property); ``terse``: without fields that say nothing (None, what is empty) or have their default."""
+    """A value as JSON holds it: a dataclass as its fields (see :func:`key`) and what its ``DERIVED`` names (key ->
+    property, or a path to one); ``terse``: without what says nothing (None, what is empty) or is a field's default."""
     if is_dataclass(value):
         named = {}
         for part in fields(value):
@@ -304,7 +305,7 @@ def plain(value: Any, *, terse: bool = False) -> Any:
                 inside = plain(getattr(value, part.name), terse=terse)
                 if not terse or (inside not in (None, {}, []) and inside != part.default):
                     named[name] = inside
-        return named | {name: plain(getattr(value, of)) for name, of in getattr(value, "DERIVED", {}).items()}
+        return named | {name: plain(attrgetter(of)(value)) for name, of in getattr(value, "DERIVED", {}).items()}
     if isinstance(value, Mapping):
         return {str(name): plain(inside, terse=terse) for name, inside in value.items()}
     if isinstance(value, tuple | list):

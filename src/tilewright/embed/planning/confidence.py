@@ -10,15 +10,16 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import groupby
-from typing import Any, ClassVar, TypeAlias
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 
 from tilewright.embed.host.arrays import Longs
-from tilewright.embed.model.counters import key, plain
+from tilewright.embed.model.counters import key
 from tilewright.embed.model.formulas import round8
 from tilewright.embed.model.tables import Limits
 from tilewright.errors import UsageError
+from tilewright.render import Field
 
 LEVEL = 0.95
 """How sure the bounds are."""
@@ -41,13 +42,24 @@ class Day:
 
     name: str
     batches: int
-    exceeded: int
-    stack: str
-    knob: str
-    limit: int
-    observed: int
-    headroom: float
+    exceeded: int = 0
+    stack: str = ""
+    knob: str = ""
+    limit: int = 0
+    observed: int = 0
+    headroom: float = 0.0
     grown: Mapping[str, int] = field(default_factory=dict, hash=False)
+
+    COLUMNS: ClassVar = (
+        Field("day", "code", of=lambda d: d.name),
+        Field("batches", "count", of=lambda d: d.batches),
+        Field("exceed", "percent", "batches above some limit of the days before", lambda d: d.exceeded / d.batches),
+        Field("most exceeded", "code", of=lambda d: f"{d.knob} of {d.stack}" if d.exceeded else ""),
+        Field("allowed", "count", "by the days before", lambda d: d.limit if d.exceeded else None),
+        Field("observed", "count", of=lambda d: d.observed if d.exceeded else None),
+        Field("grown", "code", "features that fill its fullest partition more than the days before", lambda d: d.drift),
+        Field("headroom", "number", "how much higher limits would have held the day", lambda d: round(d.headroom, 2)),
+    )
 
     @property
     def drift(self) -> str:
@@ -126,11 +138,8 @@ class Confidence:
         grown = f"; {worst.drift} in the fullest partition of {worst.name}" if worst.grown else ""
         return f"{judged} ({some}{more}){grown}; {held}{ahead}"
 
-    DERIVED: ClassVar = {name: name for name in ("expected", "at_least", "at_most", "sentence")}
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values, with the confidence that the bounds have."""
-        return {**plain(self), "confidence": LEVEL}
+    confidence: ClassVar = LEVEL
+    DERIVED: ClassVar = {name: name for name in ("expected", "at_least", "at_most", "sentence", "confidence")}
 
 
 _SHOWN = 4
@@ -141,81 +150,72 @@ HELD_OUT = 5
 
 Fillings: TypeAlias = Mapping[tuple[int, int, int], Mapping[str, int]]
 """(batch, stack, kind of limit) -> feature -> its part of a partition fuller than all before."""
+Allowed: TypeAlias = Callable[[Longs], Longs]
+"""The fullest partitions int64[stacks, 2] -> the limits learnt from them, in that form."""
+
+
+def confidence_in(
+    batches: int, fullest: tuple[Longs, Longs, Longs], learnt: Longs, judges: Longs, allowed: Allowed
+) -> Confidence:
+    """The confidence in limits of so many batches. ``fullest`` int64[stacks, 2] each: the fullest partition, that
+    without the batch that holds it, and this batch's number; ``learnt``: the fullest of the batches that are not held
+    out; ``judges`` int64[held out, stacks, 2]."""
+    most, second, holder = fullest
+    records = len(set(holder[most > allowed(second)].tolist())) if batches > 1 else 1
+    return Confidence(batches, records, len(judges), int((judges > allowed(learnt)).any(axis=(1, 2)).sum()))
 
 
 def confidence_of_all(
-    peaks: Longs,
-    fillings: Fillings,
-    allowed: Callable[[Longs], Longs],
-    days: Sequence[str] = (),
-    stacks: Sequence[str] = (),
+    peaks: Longs, fillings: Fillings, allowed: Allowed, days: Sequence[str] = (), stacks: Sequence[str] = ()
 ) -> Confidence:
-    """The confidence in limits learnt from peaks int64[batches, stacks, 2]; ``allowed``: such maxima -> limits.
+    """The confidence in limits learnt from peaks int64[batches, stacks, 2].
 
     ``fillings``: what the fullest partitions are full of. ``days``: of every batch, in their order, and the names of
-    the ``stacks``.
+    the ``stacks``. Raises :class:`UsageError` for a day that comes again: then early and late cannot be told apart.
     """
-    batches = len(peaks)
-    if batches == 1:
-        return Confidence(1, 1, 0, 0)
-    order = np.sort(peaks, axis=0)
-    alone = order[-1] > allowed(order[-2])
-    records = int((alone & (peaks == order[-1])).any(axis=(1, 2)).sum())
-    if len(set(days)) > 1:
-        judged = judged_days(peaks, fillings, allowed, days, stacks)
-        held_out, exceeded = sum(day.batches for day in judged), sum(day.exceeded for day in judged)
-        starts = np.cumsum([0, *(len(list(run)) for _, run in groupby(days))])[:-1]
-        return Confidence(batches, records, held_out, exceeded, judged, week_headroom(peaks, starts))
+    batches, runs = len(peaks), _runs(days)
     judges = np.arange(batches) % HELD_OUT == HELD_OUT - 1
-    limits = allowed(peaks[~judges].max(axis=0))
-    return Confidence(batches, records, int(judges.sum()), int((peaks[judges] > limits).any(axis=(1, 2)).sum()))
+    second, most = np.sort(peaks, axis=0)[[-min(2, batches), -1]]
+    fullest = most, second, peaks.argmax(axis=0)
+    plain = confidence_in(batches, fullest, peaks[~judges].max(axis=0), peaks[judges], allowed)
+    if len(runs) < 2:
+        return plain
+    judged = tuple(_judged(*run, peaks, fillings, allowed, stacks) for run in runs[1:])
+    held_out, exceeded = sum(day.batches for day in judged), sum(day.exceeded for day in judged)
+    week = week_headroom(peaks, np.array([begin for _, begin, _ in runs]))
+    return replace(plain, held_out=held_out, exceeded=exceeded, days=judged, week=week)
 
 
-def judged_days(
-    peaks: Longs, fillings: Fillings, allowed: Callable[[Longs], Longs], days: Sequence[str], stacks: Sequence[str]
-) -> tuple[Day, ...]:
-    """Every day but the first against the limits of all days before it; see :func:`confidence_of_all`.
-
-    Raises :class:`UsageError` for a day that comes again: then early and late cannot be told apart.
-    """
-    runs = [(name, len(list(run))) for name, run in groupby(days)]
-    names = [name for name, _ in runs]
-    if again := next((name for k, name in enumerate(names) if name in names[:k]), None):
-        how = "sort the log by time, or plan it without"
-        raise UsageError(f"the batches of {again} do not stand together", where="days", how=how)
-    judged, begin = [], runs[0][1]
-    for name, number in runs[1:]:
-        before, own = peaks[:begin].max(axis=0), peaks[begin : begin + number]
-        day = _judge_day(name, own, before, allowed(before), stacks)
-        judged.append(
-            replace(day, grown=_grown(fillings, stacks.index(day.stack), day.knob, begin, begin + number))
-            if day.exceeded
-            else day
-        )
-        begin += number
-    return tuple(judged)
+def _runs(days: Sequence[str]) -> list[tuple[str, int, int]]:
+    """Every day with its first batch and the one behind its last."""
+    runs, end = list[tuple[str, int, int]](), 0
+    for name, run in groupby(days):
+        if any(name == before for before, *_ in runs):
+            how = "sort the log by time, or plan it without"
+            raise UsageError(f"the batches of {name} do not stand together", where="days", how=how)
+        begin, end = end, end + len(list(run))
+        runs.append((name, begin, end))
+    return runs
 
 
-def _judge_day(name: str, own: Longs, before: Longs, limits: Longs, stacks: Sequence[str]) -> Day:
-    most = own.max(axis=0)
+def _judged(
+    name: str, begin: int, end: int, peaks: Longs, fillings: Fillings, allowed: Allowed, stacks: Sequence[str]
+) -> Day:
+    """The batches ``begin`` .. ``end`` - 1 against the limits of all before; what grew are the features that fill the
+    fullest partition by a tenth of the growth more, or more."""
+    own, before = peaks[begin:end], peaks[:begin].max(axis=0)
+    most, limits = own.max(axis=0), allowed(before)
     exceeded = int((own > limits).any(axis=(1, 2)).sum())
     if not exceeded:
-        return Day(name, len(own), 0, "", "", 0, 0, 0.0)
-    k, kind = np.unravel_index(int((most / limits).argmax()), limits.shape)
-    knob = fields(Limits)[int(kind)].name
-    observed, limit = int(most[k, kind]), int(limits[k, kind])
-    return Day(name, len(own), exceeded, stacks[int(k)], knob, limit, observed, headroom_for(before, most))
-
-
-def _grown(fillings: Fillings, stack: int, knob: str, begin: int, end: int) -> dict[str, int]:
-    """By how much each feature fills the fullest partition of the batches before ``end`` more than that of those before
-    ``begin``: those that fill it a tenth of the growth more, or more."""
-    kind = [limit.name for limit in fields(Limits)].index(knob)
-    fuller = {batch: filled for (batch, *of), filled in fillings.items() if of == [stack, kind] and batch < end}
+        return Day(name, len(own))
+    k, kind = divmod(int((most / limits).argmax()), 2)
+    knob, limit, observed = fields(Limits)[kind].name, int(limits[k, kind]), int(most[k, kind])
+    fuller = {batch: filled for (batch, *of), filled in fillings.items() if of == [k, kind] and batch < end}
     now, then = fuller[max(fuller)], fuller[max(batch for batch in fuller if batch < begin)]
     more = {feature: n - then[feature] for feature, n in now.items() if n > then[feature]}
     least = sum(more.values()) / 10
-    return dict(sorted(((f, n) for f, n in more.items() if n >= least), key=lambda item: -item[1]))
+    grown = dict(sorted(((f, n) for f, n in more.items() if n >= least), key=lambda item: -item[1]))
+    return Day(name, len(own), exceeded, stacks[k], knob, limit, observed, headroom_for(before, most), grown)
 
 
 WEEK = 7

@@ -5,13 +5,14 @@ The rules were measured ahead of time against libtpu 0.0.50.1 on v5p, v6e and 7x
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.embed.model.counters import key
 from tilewright.embed.model.formulas import backward_stack_bytes, forward_stack_bytes, round8
 from tilewright.embed.model.optimizers import OPTIMIZERS, RowOptimizer, short_name
 from tilewright.embed.model.tables import Limits, count
@@ -48,34 +49,29 @@ class SparseMemory:
     =========================  ===================================================================================
     """
 
-    target: str
+    target: str = field(metadata=key(""))
     op: str
-    sparsecores: int
-    width: int
-    limits: Limits
+    sparsecores: int = field(metadata=key(""))
+    width: int = field(metadata=key(""))
+    limits: Limits = field(metadata=key(""))
     compiles: bool
     reason: str
     logical_replica_count: int
-    unique_rows: int
+    unique_rows: int = field(metadata=key(""))
     guide_bytes: int
     stack_bytes: int
     tile_bytes: int
     tile_limit: int
     basis: str
     note: str
-    rule: TileRule
+    rule: TileRule = field(metadata=key(""))
 
     @cached_property
     def largest_limits(self) -> Limits | None:
         """The largest limits of the proportion asked for that compile, None if none do; searched on first use."""
         return self.rule.largest(self.limits)
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain values, without what was asked for."""
-        asked = ("target", "sparsecores", "width", "limits", "unique_rows", "rule", "largest_limits")
-        largest = self.largest_limits
-        told = {name: value for name, value in vars(self).items() if name not in asked}
-        return {**told, "largest_limits": dict(vars(largest)) if largest else None}
+    DERIVED: ClassVar = {"largest_limits": "largest_limits"}
 
 
 @dataclass(frozen=True)

@@ -1,44 +1,50 @@
-"""Plan embedding tables from logged batches, before any chip is rented."""
+"""Plan embedding tables from logged batches, before any chip is rented.
+
+What a log asks of the partitions is gathered in one pass; a few batches are replayed to see what evens them out.
+"""
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import replace
 from itertools import chain
-from typing import Any
+from time import perf_counter
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from tilewright.embed.host.arrays import Longs
-from tilewright.embed.host.inputs import ragged_inputs, source_slices
-from tilewright.embed.host.overflow import Overflow, limit_table
-from tilewright.embed.host.preprocess import preprocess
-from tilewright.embed.host.tables import NarrowTables, pack_narrow, without_hot
+from tilewright.embed.host.inputs import Ragged, offsets_of, ragged_inputs, source_slices
+from tilewright.embed.host.overflow import limit_table
+from tilewright.embed.host.preprocess import Replay, preprocess
+from tilewright.embed.host.tables import pack_narrow, without_hot
 from tilewright.embed.host.tally import tally
-from tilewright.embed.model.formulas import packed_table_bytes, padded_table_bytes
+from tilewright.embed.model.formulas import pointers_per_device, slots_per_device
+from tilewright.embed.model.lookup_time import StackWork
 from tilewright.embed.model.stacking import Stack, Stacking, TablePlacement, stack
-from tilewright.embed.model.tables import Feature, Limits, Table, Topology, count
+from tilewright.embed.model.tables import Feature, Limits, Topology
 from tilewright.embed.planning.confidence import confidence_of_all
 from tilewright.embed.planning.result import Plan
-from tilewright.embed.planning.skew import Observed, buffer_bytes, feeding_of, savings_of, skew_of
 from tilewright.embed.planning.types import (
     AS_IT_IS,
     QUANTILES,
     CurvePoint,
+    Feeding,
+    HotId,
+    Remedy,
+    Savings,
+    Skew,
     StackPlan,
-    TablePlan,
+    Traffic,
     allowed_by,
-    check_headroom,
-    heap_of,
-    raised,
+    given_fields,
     stack_plan,
-    traffic_of,
 )
-from tilewright.errors import LimitError, UsageError
+from tilewright.errors import UsageError
+from tilewright.kernels.threads import thread_count
 from tilewright.targets import Target
-from tilewright.targets import target as find_target
 
 # A plan from a log.
 
@@ -96,28 +102,33 @@ def plan(
     """
     if not 0 < quantile <= 1:
         raise UsageError(f"quantile {quantile}", where="plan", how="give a share above 0 and at most 1")
-    check_headroom(headroom)
-    prefetched_batches = count(prefetched_batches, "prefetched_batches", "plan", least=0)
-    serialized_tables = count(serialized_tables, "serialized_tables", "plan", least=0)
-    dense_bytes = count(dense_bytes, "dense_bytes", "plan", least=0)
+    counts = {"serialized_tables": serialized_tables, "dense_bytes": dense_bytes}
+    given = given_fields(headroom, target, pipelining, apart, prefetched_batches=prefetched_batches, **counts)
     narrow = pack_narrow(features, narrow_packing)
-    batches = _packed_batches(batches, narrow, bad_ids, apart or {})
-    stacking, batches = _stacking(batches, narrow.features, topology, stacking, table_stacking)
+
+    def packed(batch: Mapping[str, Any]) -> Mapping[str, Any]:
+        return narrow.batch(without_hot(batch, narrow.original, apart) if apart else batch, bad_ids)
+
+    rest = iter(batches)
+    if (first := next(rest, None)) is None:
+        raise UsageError("no batches", where="plan", how="give at least one batch")
+    with naming_batch(1):
+        stacking = _stacking(packed(first), narrow.features, topology, stacking, table_stacking)
     observed = Observed(stacking, bad_ids, target)
-    for batch in batches:
+    for batch in chain((first,), rest):
         with naming_batch(observed.batches + 1):
-            observed.add(batch)
+            observed.add(packed(batch))
         if progress is not None:
             progress(observed.batches)
-    limits = {name: raised(limit, headroom) for name, limit in observed.limits(quantile).items()}
+    limits = {name: limit.with_headroom(headroom) for name, limit in observed.limits(quantile).items()}
     candidates = [_lowered(observed.limits(1.0), fraction) for fraction in CURVE]
     replay = Replay(stacking, [limits, *candidates], bad_ids)
     for batch in observed.sample:
         replay.add(batch)
-    dropped = replay.drop_rates(0)
-    stacks = tuple(
-        _stack_plan(group, observed, limits[group.name], dropped[group.name], target) for group in stacking.groups
-    )
+    dropped, stacks = replay.drop_rates(0), list[StackPlan]()
+    for group in stacking.groups:
+        known = {"drop_rate": dropped[group.name], **observed.loads[group.name].known(limits[group.name])}
+        stacks.append(stack_plan(group, topology, observed.sizes, limits[group.name], target, **known))
     skew = skew_of(observed)
     today = {remedy.stack: remedy.limits for remedy in skew.remedies if remedy.change == AS_IT_IS}
     confidence, parts = None, narrow.samples_per_sample()
@@ -126,13 +137,12 @@ def plan(
             raise UsageError(f"{len(days)} days for {observed.batches} batches", where="plan", how="name each one's")
         seen = np.array(observed.peaks), observed.fillings
         confidence = confidence_of_all(*seen, allowed_by(headroom), days, list(stacking.stacks))
-    made = made_plan(
-        stacking,
-        stacks,
-        {name: loads.means()[1] * topology.sparsecores**2 for name, loads in observed.loads.items()},
-        target,
-        (prefetched_batches, pipelining, serialized_tables, apart, dense_bytes),
-        narrow,
+    made = Plan(
+        stacking=stacking,
+        stacks=tuple(stacks),
+        distinct={name: loads.means()[1] * topology.sparsecores**2 for name, loads in observed.loads.items()},
+        narrow=narrow,
+        **given,
         batch=max(size // parts[name] for name, size in observed.sizes.items()),
         batches=observed.batches,
         confidence=confidence,
@@ -148,53 +158,6 @@ def plan(
     return replace(made, feeding=feeding_of(observed, limits, made.traffic))
 
 
-def made_plan(
-    stacking: Stacking,
-    stacks: tuple[StackPlan, ...],
-    distinct: Mapping[str, float],
-    target: str | Target | None,
-    held: tuple[int, bool, int, Mapping[str, Longs] | None, int],
-    narrow: NarrowTables,
-    **known: Any,
-) -> Plan:
-    """The plan of a log or of a pod from its planned ``stacks``: HBM, traffic and tables follow.
-
-    ``distinct``: of every stack the distinct ids of a batch, summed over the sources. ``held``: prefetched batches,
-    pipelining, tables in turn, rows on every device, dense bytes. ``known``: fields of :class:`Plan` that were counted.
-    """
-    prefetched, pipelining, serialized, apart, dense = held
-    heap = heap_of(stacking, stacks, target, *held)
-    turns = range(2, len(stacks) + 1) if heap.capacity and heap.total > heap.capacity else range(0)
-
-    def fits(n: int) -> bool:
-        return heap_of(stacking, stacks, target, prefetched, pipelining, n, apart, dense).total <= heap.capacity
-
-    least = bisect_left(turns, True, key=fits)
-    models = {feature.table.name: feature.table for feature in narrow.original}
-    return Plan(
-        stacking=stacking,
-        target=find_target(target).name if target is not None else "",
-        stacks=stacks,
-        tables=tuple(_table_plan(models[p.table.name], p, narrow) for p in stacking.placements),
-        heap=heap,
-        prefetched_batches=prefetched,
-        serialized_tables=serialized,
-        traffic=traffic_of(stacking, stacks, distinct, target),
-        hot=apart or {},
-        serialized_fits=turns[least] if least < len(turns) else 0,
-        **known,
-    )
-
-
-def _packed_batches(
-    batches: Iterable[Mapping[str, Any]], narrow: NarrowTables, bad_ids: str, apart: Mapping[str, Longs]
-) -> Iterator[Mapping[str, Any]]:
-    for n, batch in enumerate(batches, 1):
-        with naming_batch(n):
-            packed = narrow.batch(without_hot(batch, narrow.original, apart) if apart else batch, bad_ids)
-        yield packed
-
-
 @contextmanager
 def naming_batch(number: int) -> Iterator[None]:
     """UsageErrors raised inside name the batch, counted from 1."""
@@ -206,61 +169,20 @@ def naming_batch(number: int) -> Iterator[None]:
 
 
 def _stacking(
-    batches: Iterable[Mapping[str, Any]],
+    first: Mapping[str, Any],
     features: tuple[Feature, ...],
     topology: Topology,
-    stacking: Stacking | None,
+    given: Stacking | None,
     table_stacking: bool,
-) -> tuple[Stacking, Iterable[Mapping[str, Any]]]:
-    """The stacking to plan for; by default made for the first batch's sizes, which are read ahead."""
-    rest = iter(batches)
-    first = next(rest, None)
-    if first is None:
-        raise UsageError("no batches", where="plan", how="give at least one batch")
-    if stacking is not None:
-        if stacking.features != features or stacking.topology != topology:
-            raise UsageError("the stacking is of other features or another topology", where="plan")
-        return stacking, chain((first,), rest)
-    with naming_batch(1):
+) -> Stacking:
+    """The stacking to plan for: by default made for the sizes of the first batch."""
+    if given is None:
         whole = stack(features, topology)
         inputs = ragged_inputs(first, whole, source_slices(whole))
-    sizes = {name: ragged.batch_size for name, ragged in inputs.items()}
-    return stack(features, topology, table_stacking, sizes), chain((first,), rest)
-
-
-def _stack_plan(
-    group: Stack, observed: Observed, limits: Limits, dropped: float, chip: str | Target | None
-) -> StackPlan:
-    loads = observed.loads[group.name]
-    return stack_plan(
-        *(group, observed.stacking.topology, observed.sizes, limits, chip),
-        observed=loads.limits(1.0),
-        mean_ids=loads.means()[0],
-        imbalance=loads.imbalance,
-        **loads.waits,
-        per_shard=tuple(loads.received[0].tolist()),
-        quantiles=tuple((quantile, loads.limits(quantile)) for quantile in QUANTILES),
-        drop_rate=dropped,
-        partitions_over=loads.share_over(limits),
-    )
-
-
-def _table_plan(table: Table, placement: TablePlacement, narrow: NarrowTables) -> TablePlan:
-    """A table as the model has it, where the stacking put it (or its lines)."""
-    parts, shards = narrow.rows_per_line.get(table.name, 1), placement.shards
-    return TablePlan(
-        name=table.name,
-        stack=placement.stack,
-        vocab=table.vocab,
-        width=table.width,
-        padded_vocab=placement.padded_vocab * parts,
-        padded_width=placement.padded_width // parts,
-        data_bytes=table.vocab * table.width * 4,
-        padded_bytes=padded_table_bytes(placement.table.vocab, placement.table.width, shards),
-        packed_bytes=packed_table_bytes(table.vocab, table.width, shards),
-        unpacked_bytes=padded_table_bytes(table.vocab, table.width, shards),
-        rows_per_line=parts,
-    )
+        return stack(features, topology, table_stacking, {name: ragged.batch_size for name, ragged in inputs.items()})
+    if given.features != features or given.topology != topology:
+        raise UsageError("the stacking is of other features or another topology", where="plan")
+    return given
 
 
 def _lowered(limits: Mapping[str, Limits], fraction: float) -> dict[str, Limits]:
@@ -287,61 +209,416 @@ def _curve_point(k: int, observed: Observed, replay: Replay) -> CurvePoint:
     )
 
 
-# Batches run again under candidate limits: their drops and mini-batches, counted, not estimated.
+# What logged batches ask of the partitions, gathered in one pass and in bounded memory.
+
+REPLAYED = 8
+"""Batches kept to be run again under candidate limits, at most; large ones are fewer, but two."""
+_IDS, _PARTITIONS = 1 << 23, 1 << 22
+"""About how many ids and partitions are run again."""
 
 
-class Replay:
-    """What batches would become under each of several limits; only what overflows is cut and dropped.
+class Observed:
+    """Counts over all batches seen so far.
 
-    =================  =============================================================================================
-    ``steps``          batches counted; ``over``: [candidate] those that exceed some limit
-    ``entries``        int64[stacks]: of all batches; ``dropped``: int64[candidates, stacks], where ids above the limits
-                       are dropped
-    ``minibatches``    [candidate][batch]: into how many it is cut, of those that can be
-    ``refused``        [candidate]: what ``preprocess`` says of the batches that cannot be cut
-    =================  =============================================================================================
-
-    With ``allow_id_dropping`` a batch is cut first, and only what no cut helps is dropped.
+    =====================  =======================================================================================
+    ``work``               of every stack: what its rows and entries take on ``chip``
+    ``batches``            how many
+    ``sizes``              the first batch's size of every feature
+    ``loads``              of every stack: how full its partitions are, how evenly its shards work
+    ``peaks``              per batch int64[stacks, 2]: the fullest partition; ``fillings``: of those fuller than all
+                           before, (batch, stack, kind) -> feature -> its part of the entries or distinct ids
+    ``sample``             copies of up to ``keep`` batches, every one with the same chance
+    =====================  =======================================================================================
     """
 
-    def __init__(
-        self,
-        stacking: Stacking,
-        candidates: Sequence[Mapping[str, Limits]],
-        bad_ids: str,
-        *,
-        drop: bool = True,
-        allow_id_dropping: bool = False,
-    ) -> None:
-        self.stacking, self.candidates, self.bad_ids, self.drop = stacking, candidates, bad_ids, drop
-        self.allow_id_dropping = allow_id_dropping
-        self.tables = [limit_table(limits, stacking) for limits in candidates]
-        self.steps, self.over = 0, [0] * len(candidates)
-        self.entries = np.zeros(len(stacking.stacks), np.int64)
-        self.dropped = np.zeros((len(candidates), len(stacking.stacks)), np.int64)
-        self.minibatches: list[list[int]] = [[] for _ in candidates]
-        self.refused: list[list[str]] = [[] for _ in candidates]
+    def __init__(self, stacking: Stacking, bad_ids: str = "error", chip: str | Target | None = None) -> None:
+        self.stacking, self.bad_ids = stacking, bad_ids
+        self.work = {name: StackWork.of(group, chip) for name, group in stacking.stacks.items()}
+        self.batches = 0
+        self.sizes: dict[str, int] = {}
+        self.loads = {name: Loads(work, stacking.topology, histograms=True) for name, work in self.work.items()}
+        self.peaks: list[Longs] = []
+        self.fillings: dict[tuple[int, int, int], dict[str, int]] = {}
+        self._most = np.zeros((len(stacking.stacks), 2), np.int64)
+        self.sample: list[Mapping[str, Any]] = []
+        self.keep = REPLAYED
+        self._draw = np.random.Generator(np.random.PCG64(0))
 
     def add(self, batch: Mapping[str, Any]) -> None:
-        """Count one more batch, once for all candidates."""
         counted = tally(batch, self.stacking, self.bad_ids)
-        self.steps += 1
-        self.entries += counted.per_stack[:, 0].sum(axis=(1, 2))
-        held = [Overflow(self.stacking, counted, table) for table in self.tables]
-        for k, overflow in enumerate(held):
-            try:
-                self.minibatches[k].append(overflow.minibatches(self.allow_id_dropping))
-            except LimitError as error:
-                self.refused[k].append(str(error))
-        how: dict[str, Any] = {"overflow": "drop"}
-        if self.allow_id_dropping:
-            how = {"allow_id_dropping": True, "minibatch_layout": "needed"}
-        for k in [k for k, overflow in enumerate(held) if overflow.over.any()]:
-            self.over[k] += 1
-            if self.drop:
-                host = preprocess(batch, self.stacking, self.candidates[k], bad_ids=self.bad_ids, **how)
-                self.dropped[k] += [host.stats[name].dropped_ids.sum() for name in self.stacking.stacks]
+        counts = counted.per_stack
+        if not self.sizes:
+            self.sizes = counted.sizes
+            room = min(_IDS // max(1, int(counts[:, 0].sum())), _PARTITIONS // counts[:, 0].size)
+            self.keep = max(2, min(REPLAYED, room))
+        for loads, of_stack in zip(self.loads.values(), counts):
+            loads.add(of_stack)
+        self.peaks.append(counts.max(axis=(2, 3)))
+        self._note_fillings(batch, counts)
+        self.batches += 1
+        if len(self.sample) < self.keep:
+            self.sample.append(deepcopy(dict(batch)))
+        elif (at := int(self._draw.integers(self.batches))) < self.keep:
+            self.sample[at] = deepcopy(dict(batch))
 
-    def drop_rates(self, k: int) -> dict[str, float]:
-        """Stack -> the share of its entries dropped under candidate ``k``."""
-        return dict(zip(self.stacking.stacks, (self.dropped[k] / np.maximum(self.entries, 1)).tolist()))
+    def _note_fillings(self, batch: Mapping[str, Any], counts: Longs) -> None:
+        """Which features fill the partitions of this batch that are fuller than all before."""
+        fuller = np.argwhere(self.peaks[-1] > self._most).tolist()
+        inputs = unweighted(batch, self.stacking) if fuller else {}
+        for k, kind in fuller:
+            source, shard = divmod(int(counts[k, kind].argmax()), counts.shape[-1])
+            group = self.stacking.groups[k]
+            self.fillings[self.batches, k, kind] = _filling(group, self.stacking, inputs, source, shard, bool(kind))
+        np.maximum(self._most, self.peaks[-1], out=self._most)
+
+    def limits(self, quantile: float) -> dict[str, Limits]:
+        """Per stack the smallest limits that at least the share ``quantile`` of all partitions keep (1.0: all)."""
+        return {name: loads.limits(quantile) for name, loads in self.loads.items()}
+
+    def batches_over(self, limits: Mapping[str, Limits]) -> float:
+        """The share of batches in which some partition of some stack exceeds ``limits``."""
+        allowed = limit_table(limits, self.stacking)
+        return float((np.array(self.peaks) > allowed).any(axis=(1, 2)).mean())
+
+
+class Loads:
+    """How full the partitions of one stack are, and how evenly its shards work, over the batches added.
+
+    ===============  ==============================================================================================
+    ``most``         int64[2]: entries and distinct ids of the fullest partitions
+    ``received``     int64[2, S]: entries and distinct rows (of every source) that each shard received
+    ``partitions``   how many were counted
+    ``histograms``   where they are asked for, of entries and of distinct ids: how many partitions hold n
+    ===============  ==============================================================================================
+
+    A shard's work is modelled (:class:`StackWork`): its distinct rows, and its entries. Duplicates weigh what combining
+    them takes; no row is fetched twice.
+    """
+
+    def __init__(self, work: StackWork, topology: Topology, *, histograms: bool = False) -> None:
+        self.most, self.received = np.zeros(2, np.int64), np.zeros((2, topology.sparsecores), np.int64)
+        self.partitions = 0
+        self.histograms = [np.zeros(8, np.int64)] * 2 if histograms else []
+        self._work = work
+        self._fullest, self._average = np.zeros(3), np.zeros(3)
+
+    def add(self, counts: Longs) -> None:
+        """One more batch, which is one step: int64[2, sources, S], entries and distinct ids of every partition."""
+        np.maximum(self.most, counts.max(axis=(1, 2)), out=self.most)
+        ids, rows = of_shard = counts.sum(axis=1)
+        self.received += of_shard
+        self.partitions += counts[0].size
+        self.histograms = [with_values(histogram, kind) for histogram, kind in zip(self.histograms, counts)]
+        for k, work in enumerate((rows * self._work.row + ids * self._work.id, rows, ids)):
+            self._fullest[k] += work.max()
+            self._average[k] += work.mean()
+
+    @property
+    def waits(self) -> dict[str, Any]:
+        """What a step waits for: the fullest shard over the average one, of work, of rows fetched, of ids combined."""
+        pairs = zip(("wait", "wait_rows", "wait_ids"), self._fullest.tolist(), self._average.tolist())
+        return {name: fullest / average if average else 1.0 for name, fullest, average in pairs}
+
+    @property
+    def imbalance(self) -> float:
+        """Entries of the fullest shard over the average one's, all batches together; 1.0 where all are empty."""
+        ids = self.received[0]
+        return float(ids.max() / ids.mean()) if ids.any() else 1.0
+
+    def means(self) -> tuple[float, float]:
+        """Entries and distinct ids of the average partition."""
+        ids, unique = self.received.sum(axis=1).tolist()
+        return ids / self.partitions, unique / self.partitions
+
+    def limits(self, quantile: float) -> Limits:
+        """The smallest limits that at least the share ``quantile`` of the partitions keep."""
+        return Limits.holding(*(quantile_of(histogram, quantile) for histogram in self.histograms))
+
+    def known(self, limits: Limits) -> dict[str, Any]:
+        """What a :class:`StackPlan` says of these counts under ``limits``."""
+        bounds = zip(self.histograms, vars(limits).values())
+        return {
+            "observed": self.limits(1.0),
+            "mean_ids": self.means()[0],
+            "imbalance": self.imbalance,
+            **self.waits,
+            "per_shard": tuple(self.received[0].tolist()),
+            "quantiles": tuple((quantile, self.limits(quantile)) for quantile in QUANTILES),
+            "partitions_over": max(float(counts[bound + 1 :].sum() / counts.sum()) for counts, bound in bounds),
+        }
+
+    def remedy(self, name: str, change: str) -> Remedy:
+        """The stack's figures if ``change`` is what was counted."""
+        return Remedy(name, change, Limits.holding(*self.most), self.imbalance, self.waits["wait"])
+
+
+def with_values(histogram: Longs, values: Longs) -> Longs:
+    """The histogram with ``values`` counted in, longer if it must be."""
+    more = np.bincount(values.reshape(-1), minlength=len(histogram))
+    more[: len(histogram)] += histogram
+    return more
+
+
+def quantile_of(histogram: Longs, quantile: float) -> int:
+    """The smallest n such that at least ``quantile`` of the partitions hold n or fewer."""
+    return int(np.quantile(np.arange(len(histogram)), quantile, weights=histogram, method="inverted_cdf"))
+
+
+# A log's batches changed: ids hashed, samples shuffled, the hottest ids left out. Only what is counted is kept.
+
+Inputs: TypeAlias = Mapping[str, Ragged]
+
+_ODD = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9)
+
+
+def unweighted(batch: Mapping[str, Any], stacking: Stacking) -> dict[str, Ragged]:
+    """A batch's ids without weights: they change no count."""
+    inputs = ragged_inputs(batch, stacking, source_slices(stacking))
+    return {name: replace(ragged, weights=None) for name, ragged in inputs.items()}
+
+
+def _counts(inputs: Inputs, stacking: Stacking, bad_ids: str) -> Longs:
+    """int64[stacks, 2, sources, S]: entries and distinct ids of every partition."""
+    return tally({name: ragged.as_input() for name, ragged in inputs.items()}, stacking, bad_ids).per_stack
+
+
+def permuted(ids: Longs, vocab: int) -> Longs:
+    """Ids in 0 .. vocab - 1 mixed one to one: odd factors and shifts on the bits of the next power of two, again for
+    what lands beyond the vocabulary (each id ends inside, for it began there).
+
+    >>> np.sort(permuted(np.arange(10), 10)).tolist()
+    [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
+    """
+    bits = max(1, (vocab - 1).bit_length())
+    mask, shift = np.uint64((1 << bits) - 1), np.uint64(max(1, bits // 2))
+    mixed = ids.astype(np.uint64)
+    todo = np.arange(len(mixed))
+    while todo.size:
+        part = mixed[todo]
+        for factor in _ODD:
+            part = (part * np.uint64(factor)) & mask
+            part ^= part >> shift
+        mixed[todo] = part
+        todo = todo[part >= vocab]
+    return mixed.astype(np.int64)
+
+
+def hashed(batch: Inputs, stacking: Stacking) -> dict[str, Ragged]:
+    """Every table's ids permuted: what hashing does to neighbours and regular strides, without collisions."""
+    changed = {}
+    for feature in stacking.features:
+        ids, vocab = batch[feature.name], feature.table.vocab
+        values = ids.values.astype(np.int64)
+        good = (values >= 0) & (values < vocab)
+        values[good] = permuted(values[good], vocab)
+        narrow = ids.values.dtype == np.int32  # as they came: one kernel counts all
+        changed[feature.name] = replace(ids, values=values.astype(np.int32) if narrow else values)
+    return changed
+
+
+def shuffled(batches: Sequence[Inputs]) -> list[dict[str, Ragged]]:
+    """All samples of the batches in one random order, cut into batches of the same sizes; features stay together."""
+    mixed: list[dict[str, Ragged]] = [{} for _ in batches]
+    orders: dict[tuple[int, ...], Longs] = {}
+    for name in batches[0]:
+        parts = [batch[name] for batch in batches]
+        sizes = tuple(part.batch_size for part in parts)
+        if sizes not in orders:
+            orders[sizes] = np.random.Generator(np.random.PCG64(0)).permutation(sum(sizes))
+        values = np.concatenate([part.values for part in parts])
+        lengths = np.concatenate([part.lengths for part in parts])
+        whole = Ragged(values, len(lengths), offsets=offsets_of(lengths))
+        for k, order in enumerate(np.split(orders[sizes], np.cumsum(sizes)[:-1])):
+            mixed[k][name] = whole.take(order)
+    return mixed
+
+
+def without_hottest(batch: Inputs, hot: Sequence[HotId], stacking: Stacking) -> dict[str, Ragged]:
+    """The batch without every stack's hottest id (the first in ``hot``)."""
+    gone: dict[str, Longs] = {}
+    for hottest in {hot_id.stack: hot_id for hot_id in reversed(hot)}.values():
+        gone[hottest.table] = np.array([hottest.id])
+    cold = without_hot({name: ragged.as_input() for name, ragged in batch.items()}, stacking.features, gone)
+    return ragged_inputs(cold, stacking, source_slices(stacking))
+
+
+# What other rotations of a stack's tables would do: table k's counts are turned by k times as many shards and added, no
+# id is counted again.
+
+_STEPS = 64
+_ENTRIES = 1 << 22
+"""Counts among which the best rotation is looked for; the chosen one is counted on everything."""
+
+
+def rotations_to_try(entries: Longs, now: int) -> list[int]:
+    """The rotations worth a look beside ``now``, in shards from each table to the next: none, and the one whose fullest
+    partition is smallest on some sources of one batch; ``entries`` int64[tables, sources, S]."""
+    tables, sources, shards = entries.shape
+    if tables < 2 or shards < 2:
+        return []
+    few = entries[:, :: -(-sources // max(1, _ENTRIES // (shards * tables)))]
+    steps = [now, *(step for step in range(1, shards) if step != now)]
+
+    def peaks(step: int) -> tuple[int, int]:
+        whole = _turned(few, step)
+        return int(whole.max()), int(whole.sum(axis=0).max())
+
+    best = min(steps[: max(4, min(_STEPS, _ENTRIES * 32 // few.size))], key=peaks)
+    return [step for step in sorted({0, best}) if step != now]
+
+
+def _turned(counts: Longs, step: int) -> Longs:
+    """The sum over tables of counts [tables, .., S], table k's turned by k * step shards."""
+    whole: Longs = np.zeros_like(counts[0])
+    for k, of_table in enumerate(counts):
+        whole += np.roll(of_table, k * step, axis=-1)
+    return whole
+
+
+_HOTTEST = 3
+
+
+def skew_of(observed: Observed) -> Skew:
+    """Replay the sampled batches as they are, rotated otherwise, with hashed ids, shuffled, without the hottest ids."""
+    stacking = observed.stacking
+    batches = [unweighted(batch, stacking) for batch in observed.sample]
+    now = _loads(observed, batches)
+    hot = tuple(
+        hot_id
+        for group in stacking.groups
+        for hot_id in _hottest_ids(group, stacking, batches, int(now[group.name].received[0].argmax()))
+    )
+    others: dict[str, Iterable[Inputs]] = {
+        "ids hashed": (hashed(batch, stacking) for batch in batches),
+        "log shuffled": shuffled(batches),
+        "hottest id held apart": (without_hottest(batch, hot, stacking) for batch in batches),
+    }
+    changed = {change: _loads(observed, inputs) for change, inputs in others.items()}
+    remedies, alone = list[Remedy](), dict[str, Limits]()
+    for name, group in stacking.stacks.items():
+        rotations, of_tables = _rotations(group, observed, batches)
+        remedies += [now[name].remedy(name, AS_IT_IS), *rotations]
+        remedies += [loads[name].remedy(name, change) for change, loads in changed.items()]
+        alone |= of_tables
+    return Skew(hot, tuple(remedies), alone, _used(stacking, batches))
+
+
+def _used(stacking: Stacking, batches: Sequence[Inputs]) -> dict[str, tuple[int, int]]:
+    """Of every table: how many ids differ, and the greatest common divisor of their differences (0: there are none)."""
+    used = {}
+    for place in stacking.placements:
+        mine = [f.name for f in stacking.features if f.table.name == place.table.name]
+        ids = np.unique(np.concatenate([batch[name].values for batch in batches for name in mine]))
+        used[place.table.name] = len(ids), int(np.gcd.reduce(np.diff(ids), initial=0))
+    return used
+
+
+def _loads(observed: Observed, batches: Iterable[Inputs]) -> dict[str, Loads]:
+    loads = {name: Loads(work, observed.stacking.topology) for name, work in observed.work.items()}
+    for batch in batches:
+        for of_stack, counts in zip(loads.values(), _counts(batch, observed.stacking, observed.bad_ids)):
+            of_stack.add(counts)
+    return loads
+
+
+def _rotations(group: Stack, observed: Observed, batches: Sequence[Inputs]) -> tuple[list[Remedy], dict[str, Limits]]:
+    """What no rotation and the best one would give, and every table's limits were it not stacked."""
+    topology = observed.stacking.topology
+    alone = stack(group.features, topology, table_stacking=False)
+    order = [list(alone.stacks).index(alone.tables[table.name].stack) for table in group.tables]
+    now, work = observed.stacking.rotations.get(group.name, 0), observed.work[group.name]
+    most, loads = np.zeros((len(order), 2), np.int64), dict[int, Loads]()
+    for n, batch in enumerate(batches):
+        own = {feature.name: batch[feature.name] for feature in group.features}
+        counts = _counts(own, alone, observed.bad_ids)[order]
+        np.maximum(most, counts.max(axis=(2, 3)), out=most)
+        if n == 0:
+            loads = {step: Loads(work, topology) for step in rotations_to_try(counts[:, 0], now)}
+        for step, of_step in loads.items():
+            of_step.add(_turned(counts, step))
+    changes = {step: f"rotation by {step}" if step else "no rotation" for step in loads}
+    remedies = [of_step.remedy(group.name, changes[step]) for step, of_step in loads.items()]
+    return remedies, {table.name: Limits.holding(*counts) for table, counts in zip(group.tables, most)}
+
+
+def _hottest_ids(group: Stack, stacking: Stacking, batches: Sequence[Inputs], shard: int) -> list[HotId]:
+    """The ids with the most entries on the fullest shard (an id counts once per sample)."""
+    sums: dict[tuple[str, int], int] = {}
+    total = 0
+    for feature in group.features:
+        place = stacking.tables[feature.table.name]
+        for batch in batches:
+            ids, entries = np.unique(_on_shard(batch[feature.name], place, shard), return_counts=True)
+            total += int(entries.sum())
+            for k in np.argsort(-entries, kind="stable")[: 8 * _HOTTEST].tolist():
+                key = feature.table.name, int(ids[k])
+                sums[key] = sums.get(key, 0) + int(entries[k])
+    hottest = sorted(sums.items(), key=lambda item: -item[1])[:_HOTTEST]
+    return [HotId(group.name, table, i, shard, n, n / max(1, total)) for (table, i), n in hottest]
+
+
+def _filling(
+    group: Stack, stacking: Stacking, inputs: Inputs, source: int, shard: int, distinct: bool
+) -> dict[str, int]:
+    """What every feature brings into one partition: entries, or distinct ids that no feature before it has."""
+    brought, seen = {}, dict[str, Longs]()
+    for feature in group.features:
+        whole, table = inputs[feature.name], feature.table.name
+        size = whole.batch_size // group.shards
+        ids = whole.take(np.arange(source * size, (source + 1) * size))
+        here = _on_shard(ids, stacking.tables[table], shard)
+        if distinct:
+            here = np.setdiff1d(here, seen.get(table, here[:0]))
+            seen[table] = np.union1d(here, seen.get(table, here[:0]))
+        brought[feature.name] = len(here)
+    return brought
+
+
+def _on_shard(ids: Ragged, place: TablePlacement, shard: int) -> Longs:
+    """Merged ids that live on the shard, one for every sample that has them."""
+    values, vocab = ids.values.astype(np.int64), place.table.vocab
+    here = ((values + place.rotation) % place.shards == shard) & (values >= 0) & (values < vocab)
+    merged = values[here] + ids.samples[here] * vocab
+    if ids.hot != 1:
+        merged = np.unique(merged)
+    return np.asarray(merged % vocab, np.int64)
+
+
+# Padding, and what other arrangements would save: stacking, narrow rows that share a line, host rate against steps.
+
+
+def savings_of(observed: Observed, alone: Mapping[str, Limits], today: Mapping[str, Limits]) -> Savings:
+    """From the limits the replayed batches need, table by table (``alone``) and stack by stack (``today``; where no
+    tables are stacked, in the stacks they could form)."""
+    stacking = observed.stacking
+    stacked = _automatic_limits(observed, today) if len(today) == len(alone) else today
+    return Savings(buffer_bytes(stacking, alone), buffer_bytes(stacking, stacked))
+
+
+def _automatic_limits(observed: Observed, today: Mapping[str, Limits]) -> Mapping[str, Limits]:
+    """Limits that the stacks of automatic stacking would need for the replayed batches."""
+    mine = observed.stacking
+    other = stack(mine.features, mine.topology, batch_size=observed.sizes)
+    if len(other.groups) == len(mine.groups):
+        return today
+    most = np.zeros((len(other.groups), 2), np.int64)
+    for batch in observed.sample:
+        np.maximum(most, tally(batch, other, observed.bad_ids).per_stack.max(axis=(2, 3)), out=most)
+    return {name: Limits.holding(ids, unique) for name, (ids, unique) in zip(other.stacks, most)}
+
+
+def buffer_bytes(stacking: Stacking, limits: Mapping[str, Limits]) -> int:
+    """Bytes of one batch on one device in the plain layout, one set of buffers for each of ``limits``."""
+    shards, per_device = stacking.topology.sparsecores, stacking.topology.sparsecores_per_device
+    slots = sum(slots_per_device(limit.max_ids_per_partition, shards, per_device) for limit in limits.values())
+    return 12 * slots + 4 * len(limits) * pointers_per_device(shards, per_device)
+
+
+def feeding_of(observed: Observed, limits: Mapping[str, Limits], traffic: Traffic) -> Feeding:
+    """The least seconds in which this host preprocessed a replayed batch, beside what a step takes on the chip."""
+    times = []
+    for batch in observed.sample[:4] * 2:
+        start = perf_counter()
+        preprocess(batch, observed.stacking, limits, overflow="drop", bad_ids=observed.bad_ids)
+        times.append(perf_counter() - start)
+    return Feeding(min(times), thread_count(), round(traffic.hbm_bytes), traffic.waited)

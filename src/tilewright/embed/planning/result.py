@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -11,40 +12,35 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tilewright.embed.host.arrays import Longs
+from tilewright.embed.host.tables import NarrowTables
 from tilewright.embed.model.counters import Counters, HbmCounters, Seconds, StackCounters, TableCounters, plain
+from tilewright.embed.model.formulas import BUCKETS
 from tilewright.embed.model.knobs import SparseCoreConfig
 from tilewright.embed.model.stacking import Stacking
 from tilewright.embed.model.tables import Limits, limits_json
-from tilewright.embed.planning.confidence import Confidence
+from tilewright.embed.planning.confidence import Confidence, Day
+from tilewright.embed.planning.memory import RULE_VERSION
 from tilewright.embed.planning.types import (
-    CURVE,
-    DAYS,
-    HEAP,
-    HOLDING,
-    HOT,
-    LINES,
-    MEMORY,
-    REMEDIES,
-    SAVINGS,
-    STACKS,
-    TABLES,
+    TYPICAL,
     CurvePoint,
     Feeding,
     Heap,
+    HotId,
+    Remedy,
     Savings,
     Skew,
     StackPlan,
     TablePlan,
     Traffic,
     fields_of_limits,
-    heap_of,
+    live_bytes,
+    table_plan,
+    traffic_of,
 )
 from tilewright.files import write_whole
 from tilewright.render import (
     Bar,
     Card,
-    Column,
-    Field,
     Html,
     bar_chart,
     bytes_text,
@@ -59,7 +55,8 @@ from tilewright.render.drawing import Curve, column_chart, line_chart
 from tilewright.render.formats import Kind
 from tilewright.render.markup import join
 from tilewright.render.page import Tone, details, note, paragraph
-from tilewright.render.tables import Table, cells, glance, glance_table
+from tilewright.render.tables import Field, Table, cells, glance, glance_table
+from tilewright.targets import target as find_target
 
 _SHOWN = 20
 """Kinds of a pod's stacks that are printed."""
@@ -78,13 +75,10 @@ def _titled(title: str, fields: Sequence[Field], items: Sequence[Any]) -> Table:
 
 
 def _figure(rows: Table) -> Html:
-    return table(rows.columns, rows.rows, caption=rows.title[:1].upper() + rows.title[1:])
-
-
-def _folded(rows: Table, name: str) -> Html:
     """The table, behind a click where it is long."""
-    number = len(list(rows.rows))
-    return _figure(rows) if number <= _LONG else details(f"{name} of every stack ({number} rows)", _figure(rows))
+    title, number = rows.title[:1].upper() + rows.title[1:], len(list(rows.rows))
+    made = table(rows.columns, rows.rows, caption=title)
+    return made if number <= _LONG else details(f"{title} ({number} rows)", made)
 
 
 def counted(n: int, one: str, several: str = "") -> str:
@@ -100,10 +94,9 @@ class Plan:
     they are a quantile (``batches_over`` then says how many of the log's exceed them) or where there was no log
     (``batches`` 0): they are then those of uniform ids.
 
-    ``hot``: the rows of tables that every device holds and the limits leave out.
-
-    ``traffic``: what a step moves. ``serialized_fits``: the least num_serialized_tables_to_optimize_hbm with which HBM
-    holds it all (0 where it does so anyway, or with none).
+    ``hot``: the rows of tables that every device holds and the limits leave out, beside ``dense_bytes`` of weights and
+    constants. ``distinct``: of every stack the distinct ids of a batch, summed over the sources. ``narrow``: which
+    tables are packed. HBM (:attr:`heap`), a step's :attr:`traffic` and the :attr:`tables` follow from all that.
 
     What follows is of a log whose partitions were all counted, not of a pod. ``uncut``: the share of the replayed
     batches that exceed the limits and that mini-batches cannot cut, and why.
@@ -114,14 +107,14 @@ class Plan:
     batch: int
     batches: int
     stacks: tuple[StackPlan, ...]
-    heap: Heap
+    distinct: Mapping[str, float]
+    narrow: NarrowTables
     prefetched_batches: int
+    pipelining: bool
     serialized_tables: int
-    traffic: Traffic
-    tables: tuple[TablePlan, ...]
+    hot: Mapping[str, Longs]
+    dense_bytes: int
     confidence: Confidence | None = None
-    hot: Mapping[str, Longs] = field(default_factory=dict, hash=False)
-    serialized_fits: int = 0
     quantile: float = 1.0
     replayed: int = 0
     batches_over: float = 0.0
@@ -146,6 +139,65 @@ class Plan:
     def basis(self) -> str:
         """Where the limits come from."""
         return "log" if self.batches else "uniform ids"
+
+    @cached_property
+    def heap(self) -> Heap:
+        """HBM of one chip; all chips hold the same."""
+        return self._heap(self.serialized_tables)
+
+    def _heap(self, serialized: int) -> Heap:
+        """The heap with so many stacks processed one after the other.
+
+        With pipelining the SparseCores run lookup i and update i - 2 while the TensorCore runs step i - 1: two sets of
+        activations and of gradients are on their way instead of one, and the inputs of two more batches wait for their
+        gradients.
+        """
+        topology, groups, stacks = self.stacking.topology, self.stacking.groups, self.stacks
+        chips, per_chip = topology.chips, topology.sparsecores_per_chip
+        batch = sum(stack.buffer_bytes for stack in stacks) * topology.devices // chips
+        exchange = 2 * per_chip * sum(4 * s.padded_width * s.samples_per_sparsecore for s in stacks)
+        hbm = find_target(self.target).whole.memory("hbm") if self.target else None
+        forward, how_forward = live_bytes("forward", [s.forward for s in stacks if s.forward], serialized)
+        backward, how_backward = live_bytes("backward", [s.backward for s in stacks if s.backward], serialized)
+        how = [how for how in (how_forward, how_backward) if how]
+        held = [(len(ids), self.stacking.stacks[self.stacking.tables[name].stack]) for name, ids in self.hot.items()]
+        rows = [(group.vocab // chips, group) for group in groups]
+        rows += [(n * topology.devices // chips, group) for n, group in held]
+        return Heap(
+            tables=4 * sum(n * group.padded_width for n, group in rows),
+            slots=4 * sum(n * group.slot_floats for n, group in rows),
+            inputs=self.prefetched_batches * batch,
+            exchange=exchange,
+            pipelined=exchange + 2 * batch if self.pipelining else 0,
+            forward_stack=forward * per_chip,
+            backward_stack=backward * per_chip,
+            capacity=hbm.usable if hbm else 0,
+            if_cut=(self.prefetched_batches + 2 * self.pipelining) * batch * (BUCKETS - 1),
+            stack_basis="modelled" if how else "measured",
+            stack_note="; ".join(how) or f"rules measured ahead of time against {RULE_VERSION}",
+            dense=self.dense_bytes,
+        )
+
+    @cached_property
+    def serialized_fits(self) -> int:
+        """The least num_serialized_tables_to_optimize_hbm with which HBM holds it all; 0 where it does so anyway, or
+        with none."""
+        over = self.heap.capacity and self.heap.total > self.heap.capacity
+        turns = range(2, len(self.stacks) + 1) if over else range(0)
+        least = bisect_left(turns, True, key=lambda n: self._heap(n).total <= self.heap.capacity)
+        return turns[least] if least < len(turns) else 0
+
+    @cached_property
+    def traffic(self) -> Traffic:
+        """What a step moves, takes and waits for."""
+        return traffic_of(self.stacking, self.stacks, self.distinct, self.target or None)
+
+    @cached_property
+    def tables(self) -> tuple[TablePlan, ...]:
+        """The tables as the model has them, where the stacking put them (or their lines)."""
+        models = {feature.table.name: feature.table for feature in self.narrow.original}
+        packed = self.narrow.rows_per_line
+        return tuple(table_plan(models[p.table.name], p, packed.get(p.table.name, 1)) for p in self.stacking.placements)
 
     @property
     def fits(self) -> bool | None:
@@ -268,8 +320,20 @@ class Plan:
         shards, used = self.stacking.topology.sparsecores, self.skew.used
         apart = [(name, *used[name]) for name in stack.tables if name in used]
         common = [(name, by) for name, ids, by in apart if ids >= shards > 1 and math.gcd(by, shards) > 1]
-        return replace(
-            stack.counters,
+        same = ["label", "optimizer", "samples_per_sparsecore", "mean_ids"]
+        same += ["imbalance", "wait", "wait_rows", "wait_ids"] if stack.counted else []
+        both = stack.observed, dict(stack.quantiles).get(TYPICAL)
+        most, typical = (tuple(vars(limits).values()) if limits else (None, None) for limits in both)
+        return StackCounters(
+            **{name: getattr(stack, name) for name in same},
+            **vars(stack.limits),
+            tables=len(stack.tables),
+            width=stack.padded_width,
+            observed_ids=most[0],
+            observed_unique_ids=most[1],
+            typical_ids=typical[0],
+            typical_unique_ids=typical[1],
+            dropped_share=stack.drop_rate if stack.counted else None,
             wait_seconds=self.traffic.waits[stack.name] if self.traffic.waited and stack.counted else None,
             combiner=self.stacking.stacks[stack.name].combiner,
             rows=self.stacking.stacks[stack.name].vocab,
@@ -300,8 +364,9 @@ class Plan:
             **{name: getattr(self, name) for name in ("batch", "batches", "samples", "basis", "fits", "verdict")},
             "target": self.target or None,
             "topology": {**vars(topology), "sparsecores": topology.sparsecores},
-            "confidence": self.confidence.to_json() if self.confidence else None,
-            "hbm_per_chip": {**self.heap.to_json(), "prefetched_batches": self.prefetched_batches},
+            "confidence": plain(self.confidence),
+            "hbm_per_chip": plain(self.heap)
+            | {"capacity_bytes": self.heap.capacity or None, "prefetched_batches": self.prefetched_batches},
             "num_serialized_tables_that_fit": self.serialized_fits or None,
             "tables_for_the_host": list(self.for_host),
             "hot_rows": self._hot_json(),
@@ -315,14 +380,14 @@ class Plan:
             **{name: getattr(self, name) for name in ("quantile", "batches_over", "uncut", "uncut_because")},
             "replayed_batches": self.replayed,
             "curve": plain(self.curve),
-            "skew": self.skew.to_json(),
+            "skew": plain(self.skew),
             "savings": {
                 "table_bytes": sum(table.padded_bytes for table in self.tables),
                 "packed_table_bytes": sum(table.packed_bytes for table in self.tables),
                 "packed_tables": [table.name for table in self.tables if table.gains],
                 **plain(self.savings),
             },
-            "feeding": self.feeding.to_json(),
+            "feeding": plain(self.feeding) | {"step_seconds": self.feeding.step_seconds or None},
         }
 
     def _hot_json(self) -> dict[str, list[int]]:
@@ -340,7 +405,7 @@ class Plan:
             narrow_packing=any(table.rows_per_line > 1 for table in self.tables),
             quantile=self.quantile,
             basis=self.basis,
-            confidence=self.confidence.to_json() if self.confidence else None,
+            confidence=plain(self.confidence),
             hot_rows=self._hot_json(),
         )
 
@@ -350,17 +415,9 @@ class Plan:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the verdict, limits and what lies in HBM; ``html()`` is the whole page."""
-        log = f"{count_text(self.batches)} batches of {count_text(self.batch)} samples" if self.batches else self.basis
-        tables = f"{counted(len(self.stacking.placements), 'table')} in {counted(len(self.stacks), 'stack')}"
-        head = f"{tables} on {counted(self.stacking.topology.sparsecores, 'SparseCore')}, from {log}"
-        sure = f"confidence: {self.confidence.sentence}" if self.confidence is not None else ""
-        columns = [Column("stack", "code"), Column("ids a partition", "count"), Column("distinct ids", "count")]
-        columns += [Column("imbalance", "ratio")]
-        rows = [(s.label, *vars(s.limits).values(), s.imbalance) for s in self.stacks]
-        heap = [*self.heap_parts(), self._heap_total()]
-        limits = glance_table(columns, rows, caption="limits")
-        memory = glance_table((Column("what"), Column("bytes", "bytes")), heap, caption="HBM of one chip")
-        return glance(head, self.verdict, sure, limits, memory)
+        rows = self._rows([])
+        tables = [glance_table(of.columns, of.rows, caption=of.title) for of in (rows["limits"], rows["heap"])]
+        return glance(self._head, self.verdict, self._sure, *tables)
 
     def under(self, limits: Mapping[str, Limits]) -> Plan:
         """The plan with other limits (stack -> limits; the others stay): buffers, compilers' verdicts and HBM follow.
@@ -379,9 +436,23 @@ class Plan:
             replace(part, **fields_of_limits(groups[part.name], topology, limits.get(part.name, part.limits), chip))
             for part in self.stacks
         )
-        held = self.prefetched_batches, self.heap.pipelined > 0, self.serialized_tables, self.hot, self.heap.dense
-        heap = heap_of(self.stacking, stacks, chip, *held)
-        return replace(self, stacks=stacks, heap=heap)
+        return replace(self, stacks=stacks)
+
+    @property
+    def _head(self) -> str:
+        """What was planned, and from what."""
+        topology = self.stacking.topology
+        log = f"{counted(self.batches, 'batch', 'batches')}, {counted(self.samples, 'sample')}, "
+        tables = f"{counted(len(self.tables), 'table')} in {counted(len(self.stacks), 'stack')}"
+        chips = f"{counted(topology.sparsecores, 'SparseCore')} ({counted(topology.chips, 'chip')})"
+        return f"{log if self.batches else ''}{tables} on {chips}"
+
+    @property
+    def _sure(self) -> str:
+        """How sure the limits are."""
+        if self.confidence is not None:
+            return f"confidence: {self.confidence.sentence}"
+        return "" if self.batches else "limits are those of uniform ids: a log says more"
 
     def print(self) -> None:
         """The plan's :meth:`lines` on the terminal."""
@@ -392,38 +463,21 @@ class Plan:
 
         Of a pod stacks that are alike stand in one row, and the first twenty kinds of them.
         """
-        topology = self.stacking.topology
-        log = f"{counted(self.batches, 'batch', 'batches')}, {counted(self.samples, 'sample')}, "
-        tables = f"{counted(len(self.tables), 'table')} in {counted(len(self.stacks), 'stack')}"
-        chips = f"{counted(topology.sparsecores, 'SparseCore')} ({counted(topology.chips, 'chip')})"
-        yield from (f"{log if self.batches else ''}{tables} on {chips}", self.verdict)
-        if self.confidence is not None:
-            yield f"confidence: {self.confidence.sentence}"
-        elif not self.batches:
-            yield "limits are those of uniform ids: a log says more"
+        yield from (self._head, self.verdict)
+        yield from filter(None, [self._sure])
         for rows in self._rows([max(self.stacks, key=lambda s: s.wait)]).values():
             if rows.rows:
                 yield from ("", rows)
         if (more := len(self.alike()) - _SHOWN) > 0 and self.feeding is None:
             yield f"... and {more} more kinds of stacks: --json has all"
         yield ""
-        yield from self._hot_notes()
-        yield from self._uncut_notes()
-        yield from self._packed_notes()
-        yield from self._modelled_notes()
-        yield self._layout_note()
-        yield from self._step_notes()
-
-    def _hot_notes(self) -> Iterator[str]:
-        for name, ids in self.hot.items():
-            few = ", ".join(map(str, ids[:8])) + (", ..." if len(ids) > 8 else "")
-            yield f"held on every device: {count_text(len(ids))} rows of {name}: {few}"
+        yield from self._notes()
 
     def _rows(self, explained: Sequence[StackPlan]) -> dict[str, Table]:
         """All tables of a plan; hot ids and remedies are those of the stacks ``explained``."""
         kinds = self.alike()
-        known = tuple(f for f in STACKS if any(f.of(kind) is not None for kind in kinds))
-        heap = _titled("HBM of one chip", HEAP, [*self.heap_parts(), self._heap_total()])
+        known = tuple(f for f in StackPlan.COLUMNS if any(f.of(kind) is not None for kind in kinds))
+        heap = _titled("HBM of one chip", Heap.COLUMNS, [*self.heap_parts(), self._heap_total()])
         if self.feeding is None:
             return {"limits": _titled("limits", known, kinds[:_SHOWN]), "heap": heap}
         again = f"{counted(self.replayed, 'batch', 'batches')} run again"
@@ -431,21 +485,22 @@ class Plan:
         hot = [(labels[hot.stack], hot) for hot in self.skew.hot if hot.stack in labels]
         remedies = [(labels[remedy.stack], remedy) for remedy in self.skew.remedies if remedy.stack in labels]
         programs = [(stack, program) for stack in self.stacks for program in stack.programs]
-        fields = TABLES if any(table.gains for table in self.tables) else TABLES[:-1]
+        fields = TablePlan.COLUMNS if any(table.gains for table in self.tables) else TablePlan.COLUMNS[:-1]
         if any(table.rows_per_line > 1 for table in self.tables):
-            fields = (*TABLES[:-1], LINES)
+            fields = (*TablePlan.COLUMNS[:-1], TablePlan.LINES)
         days = self.confidence.days if self.confidence else ()
+        holding = "ids / distinct ids that hold a share of the partitions"
         return {
             "limits": _titled(f"limits holding {percent_text(self.quantile)} of the partitions", known, kinds),
-            "holding": _titled("ids / distinct ids that hold a share of the partitions", HOLDING, self.stacks),
-            "days": _titled("later days against the limits of the days before", DAYS, days),
-            "programs": _titled("compiler, per SparseCore", MEMORY, programs),
+            "holding": _titled(holding, StackPlan.HOLDING, self.stacks),
+            "days": _titled("later days against the limits of the days before", Day.COLUMNS, days),
+            "programs": _titled("compiler, per SparseCore", StackPlan.PROGRAMS, programs),
             "heap": heap,
             "tables": _titled("tables", fields, self.tables),
-            "savings": _titled("arrangements", SAVINGS, self.arrangements()),
-            "curve": _titled(f"lower limits ({again})", CURVE, self.curve),
-            "remedies": _titled(f"what would even shards out ({again})", REMEDIES, remedies),
-            "hot": _titled("hottest ids of its fullest shard", HOT, hot),
+            "savings": _titled("arrangements", Savings.COLUMNS, self.arrangements()),
+            "curve": _titled(f"lower limits ({again})", CurvePoint.COLUMNS, self.curve),
+            "remedies": _titled(f"what would even shards out ({again})", Remedy.COLUMNS, remedies),
+            "hot": _titled("hottest ids of its fullest shard", HotId.COLUMNS, hot),
         }
 
     def arrangements(self) -> list[tuple[str, int, int]]:
@@ -472,36 +527,31 @@ class Plan:
     def _heap_total(self) -> tuple[str, int]:
         return "in all, the larger stack" if self.target else "in all", self.heap.total
 
-    def _modelled_notes(self) -> list[str]:
-        """What of the memory is modelled, and how; nothing where all of it follows measured rules."""
+    def _notes(self) -> Iterator[str]:
+        """What stands under the tables: rows on every device, batches that cannot be cut, what a packed line is, what
+        of the memory is modelled and how, which layout it is of; then what a step moves, takes and waits for."""
+        for name, ids in self.hot.items():
+            few = ", ".join(map(str, ids[:8])) + (", ..." if len(ids) > 8 else "")
+            yield f"held on every device: {count_text(len(ids))} rows of {name}: {few}"
+        points = [("under these limits", self.uncut, self.uncut_because)]
+        points += [(f"limits at {percent_text(p.fraction)}", p.uncut, p.uncut_because) for p in self.curve]
+        if (cut := next((point for point in points if point[1]), None)) is not None:
+            refused = "of the batches cannot be cut, preprocess refuses them"
+            yield f"{cut[0]}: {percent_text(cut[1])} {refused}: {cut[2]}"
+        if lines := [f"{t.rows_per_line} rows of {t.name}" for t in self.tables if t.rows_per_line > 1]:
+            shown = "ids shown of these tables are lines: id // rows of the model's"
+            yield f"packed: {', '.join(lines)} share a line; {shown}"
         notes = [program.note for stack in self.stacks for program in stack.programs if program.basis == "modelled"]
-        if self.target and self.heap.stack_basis == "modelled":
-            notes.append(self.heap.stack_note)
-        return [f"modelled: {line}" for line in dict.fromkeys(line for text in notes for line in text.split("; "))]
-
-    def _layout_note(self) -> str:
-        """Which layout the plan is of, and what the other takes."""
+        notes += [self.heap.stack_note] * (self.target != "" and self.heap.stack_basis == "modelled")
+        yield from (f"modelled: {line}" for line in dict.fromkeys(line for text in notes for line in text.split("; ")))
         heap = self.heap
         fits = " and does not fit" if heap.total <= heap.capacity < heap.total + heap.if_cut else ""
-        return (
+        yield (
             'layout: buffers, HBM and feeding are of plain batches, which overflow="drop" or "error" and '
             f'minibatch_layout="needed" make; laid out for mini-batches the inputs take {bytes_text(heap.if_cut)} more '
             f"a chip{fits}"
         )
-
-    def _uncut_notes(self) -> list[str]:
-        """Why batches cannot be cut: under the plan's limits, else under the highest of the lower ones where one
-        cannot."""
-        points = [("under these limits", self.uncut, self.uncut_because)]
-        points += [(f"limits at {percent_text(p.fraction)}", p.uncut, p.uncut_because) for p in self.curve]
-        refused = "of the batches cannot be cut, preprocess refuses them"
-        return [f"{under}: {percent_text(share)} {refused}: {why}" for under, share, why in points if share][:1]
-
-    def _packed_notes(self) -> list[str]:
-        """What a line stands for, where tables are packed."""
-        lines = [f"{t.rows_per_line} rows of {t.name}" for t in self.tables if t.rows_per_line > 1]
-        ids = "ids shown of these tables are lines: id // rows of the model's"
-        return [f"packed: {', '.join(lines)} share a line; {ids}"] if lines else []
+        yield from self._step_notes()
 
     def _step_notes(self) -> Iterator[str]:
         """What a step moves, takes and waits for, and what this host feeds it with: what is measured, what modelled."""
@@ -536,18 +586,16 @@ class Plan:
             head.append(paragraph(text) if held else note(text + more, tone="warn"))
         if part == "head":
             return join(head, "\n")
-        rows = self._rows(self.stacks)
-        blocks = [*(head if part == "all" else []), self._figures(), _figure(rows["limits"]), _figure(rows["holding"])]
-        blocks += [_figure(rows["days"])] if rows["days"].rows else []
         bars = [Bar(name, (float(size),)) for name, size in self.heap_parts()]
-        drawn = bar_chart(bars, title=rows["heap"].title, kind="bytes")
-        blocks += [_figure(rows["programs"]), drawn] if self.target else [drawn]
-        blocks += map(paragraph, (*self._modelled_notes(), self._layout_note()) if self.target else ())
-        blocks += [*self._lower_limits(), _figure(rows["curve"]), *map(paragraph, self._uncut_notes()), self._shares()]
-        blocks += [_folded(rows["hot"], "hottest ids"), _folded(rows["remedies"], "changes")]
-        blocks += [_figure(rows["savings"]), _figure(rows["tables"]), *map(paragraph, self._packed_notes())]
-        blocks += map(note, self._step_notes())
-        return join(blocks, "\n")
+        blocks = [*(head if part == "all" else []), self._figures()]
+        for name, rows in self._rows(self.stacks).items():
+            if name == "heap":
+                blocks.append(bar_chart(bars, title=rows.title, kind="bytes"))
+            elif rows.rows:
+                blocks += self._lower_limits() if name == "curve" else []
+                blocks += [self._shares()] if name == "remedies" else []
+                blocks.append(_figure(rows))
+        return join([*blocks, *map(paragraph, self._notes())], "\n")
 
     def _figures(self) -> Html:
         wasted = 1 - sum(t.data_bytes for t in self.tables) / max(1, sum(t.padded_bytes for t in self.tables))

@@ -11,13 +11,19 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tilewright.embed.host.arrays import Longs
-from tilewright.embed.model.counters import StackCounters, key, plain
-from tilewright.embed.model.formulas import BUCKETS, pointers_per_device, slots_per_device
+from tilewright.embed.model.counters import key, plain
+from tilewright.embed.model.formulas import (
+    BUCKETS,
+    packed_table_bytes,
+    padded_table_bytes,
+    pointers_per_device,
+    slots_per_device,
+)
 from tilewright.embed.model.lookup_time import StackWork
 from tilewright.embed.model.optimizers import name_of
-from tilewright.embed.model.stacking import Stack, Stacking
-from tilewright.embed.model.tables import Limits, Topology
-from tilewright.embed.planning.memory import RULE_VERSION, SparseMemory, live_stacks, memory
+from tilewright.embed.model.stacking import Stack, Stacking, TablePlacement
+from tilewright.embed.model.tables import Limits, Table, Topology, count
+from tilewright.embed.planning.memory import SparseMemory, live_stacks, memory
 from tilewright.errors import UsageError
 from tilewright.render import Field
 from tilewright.targets import Target
@@ -30,6 +36,13 @@ TYPICAL = 0.99
 AS_IT_IS = "as it is"
 """The remedy that changes nothing."""
 
+_OBSERVED = attrgetter("observed.max_ids_per_partition")
+_IDS, _UNIQUE = attrgetter("limits.max_ids_per_partition"), attrgetter("limits.max_unique_ids_per_partition")
+_WAIT = (
+    "what a step waits for: bytes of rows fetched and ids combined, the fullest shard over the average one (modelled)"
+)
+_LARGEST = "the largest max_ids_per_partition of the same proportion that compiles"
+
 
 @dataclass(frozen=True)
 class Savings:
@@ -38,6 +51,14 @@ class Savings:
 
     separate_buffer_bytes: int = field(metadata=key("separate_buffer_bytes_per_device"), default=0)
     stacked_buffer_bytes: int = field(metadata=key("stacked_buffer_bytes_per_device"), default=0)
+
+    #: Of (what, now, otherwise), see :meth:`Plan.arrangements`.
+    COLUMNS: ClassVar = (
+        Field("arrangement", of=lambda s: s[0]),
+        Field("without", "bytes", of=lambda s: s[1]),
+        Field("with", "bytes", of=lambda s: s[2]),
+        Field("saved", "percent", of=lambda s: 1 - s[2] / s[1] if s[1] else 0.0),
+    )
 
 
 @dataclass(frozen=True)
@@ -49,12 +70,9 @@ class Feeding:
     host_seconds: float = field(metadata=key("host_seconds_per_batch"))
     threads: int = field(metadata=key("host_threads"))
     step_bytes: int = field(metadata=key("step_bytes_per_chip"))
-    step_seconds: float = field(metadata=key(""))
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values, each marked as measured or modelled."""
-        took = self.step_seconds or None
-        return {**plain(self), "step_seconds": took, "host_basis": "measured", "step_basis": "modelled"}
+    step_seconds: float
+    host_basis: str = "measured"
+    step_basis: str = "modelled"
 
 
 @dataclass(frozen=True)
@@ -121,6 +139,16 @@ class HotId:
     entries: int
     share: float
 
+    #: Of (label of the stack, hot id).
+    COLUMNS: ClassVar = (
+        Field("stack", "code", of=lambda p: p[0]),
+        Field("table", "code", of=lambda p: p[1].table),
+        Field("id", "count", of=lambda p: p[1].id),
+        Field("shard", "count", "the fullest of its stack", lambda p: p[1].shard),
+        Field("entries", "count", "in the batches run again; an id counts once per sample", lambda p: p[1].entries),
+        Field("of the shard", "percent", "share of what that shard receives", lambda p: p[1].share),
+    )
+
 
 @dataclass(frozen=True)
 class Remedy:
@@ -132,6 +160,17 @@ class Remedy:
     imbalance: float = 1.0
     wait: float = 1.0
 
+    DERIVED: ClassVar = {knob.name: f"limits.{knob.name}" for knob in fields(Limits)}
+    #: Of (label of the stack, remedy).
+    COLUMNS: ClassVar = (
+        Field("stack", "code", of=lambda p: p[0]),
+        Field("if", of=lambda p: p[1].change),
+        Field("max ids", "count", "the fullest partition", lambda p: _IDS(p[1])),
+        Field("max unique", "count", of=lambda p: _UNIQUE(p[1])),
+        Field("imbalance", "ratio", "entries: the fullest shard over the average one", lambda p: p[1].imbalance),
+        Field("wait", "ratio", _WAIT, lambda p: p[1].wait),
+    )
+
 
 @dataclass(frozen=True)
 class Skew:
@@ -139,19 +178,10 @@ class Skew:
     ``alone``: limits of every table, were it not stacked; ``used``: of every table how many ids differ, and what
     divides all their differences."""
 
-    hot: tuple[HotId, ...] = ()
-    remedies: tuple[Remedy, ...] = ()
-    alone: Mapping[str, Limits] = field(default_factory=dict)
-    used: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        changes = [{**plain(remedy), **vars(remedy.limits)} for remedy in self.remedies]
-        return {
-            "hot_ids": plain(self.hot),
-            "changes": changes,
-            "tables_alone": plain(self.alone),
-            "ids_used": plain(self.used),
-        }
+    hot: tuple[HotId, ...] = field(metadata=key("hot_ids"), default=())
+    remedies: tuple[Remedy, ...] = field(metadata=key("changes"), default=())
+    alone: Mapping[str, Limits] = field(metadata=key("tables_alone"), default_factory=dict)
+    used: Mapping[str, tuple[int, int]] = field(metadata=key("ids_used"), default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -188,6 +218,53 @@ class TablePlan:
         return (1 - self.vocab / self.padded_vocab) * self.width / self.padded_width
 
     DERIVED: ClassVar = {"wasted_by_width": "wasted_by_width", "wasted_by_vocab": "wasted_by_vocab"}
+    COLUMNS: ClassVar = (
+        Field("table", "code", of=lambda t: t.name),
+        Field("vocabulary", "count", of=lambda t: t.vocab),
+        Field("width", "count", of=lambda t: t.width),
+        Field("padded rows", "count", of=lambda t: t.padded_vocab),
+        Field("padded width", "count", of=lambda t: t.padded_width),
+        Field("data", "bytes", of=lambda t: t.data_bytes),
+        Field("in HBM", "bytes", "padded, all chips together", lambda t: t.padded_bytes),
+        Field("lost to width", "percent", "rows are padded to 8 floats", lambda t: t.wasted_by_width),
+        Field("lost to vocabulary", "percent", "rows are padded to 8 on every shard", lambda t: t.wasted_by_vocab),
+        Field("packed", "bytes", "if rows of 1 to 4 floats shared 32-byte lines", lambda t: t.packed_bytes),
+    )
+    #: In place of the last column where some table is packed.
+    LINES: ClassVar = Field("rows a line", "count", "rows that share a 32-byte line", lambda t: t.rows_per_line)
+
+
+def table_plan(table: Table, placement: TablePlacement, parts: int) -> TablePlan:
+    """The plan of the model's ``table`` where it (or its lines of so many ``parts``) is placed."""
+    return TablePlan(
+        name=table.name,
+        stack=placement.stack,
+        vocab=table.vocab,
+        width=table.width,
+        padded_vocab=placement.padded_vocab * parts,
+        padded_width=placement.padded_width // parts,
+        data_bytes=table.vocab * table.width * 4,
+        padded_bytes=padded_table_bytes(placement.table.vocab, placement.table.width, placement.shards),
+        packed_bytes=packed_table_bytes(table.vocab, table.width, placement.shards),
+        unpacked_bytes=padded_table_bytes(table.vocab, table.width, placement.shards),
+        rows_per_line=parts,
+    )
+
+
+def _mean(alike: Sequence[StackPlan]) -> float | None:
+    if alike[0].mean_ids is None:
+        return None
+    mean = sum(stack.mean_ids or 0.0 for stack in alike) / len(alike)
+    return mean if mean < 1000 else round(mean)
+
+
+def _counted(name: str) -> Callable[[Sequence[StackPlan]], Any]:
+    return lambda alike: getattr(alike[0], name) if alike[0].counted else None
+
+
+def _pair(k: int, stack: StackPlan) -> str:
+    limits = stack.quantiles[k][1]
+    return f"{limits.max_ids_per_partition:,} / {limits.max_unique_ids_per_partition:,}"
 
 
 @dataclass(frozen=True)
@@ -239,7 +316,41 @@ class StackPlan:
     drop_rate: float = 0.0
     partitions_over: float = 0.0
 
-    DERIVED: ClassVar = {"buffer_bytes_per_device": "buffer_bytes"}
+    DERIVED: ClassVar = {"buffer_bytes_per_device": "buffer_bytes", "programs": "programs"}
+    #: Of stacks that are alike (see :meth:`Plan.alike`); the column of their number stands only where partitions were
+    #: not counted, those of counts only where they were.
+    COLUMNS: ClassVar = (
+        Field("stack", "code", of=lambda g: g[0].label),
+        Field("stacks", "count", of=lambda g: None if g[0].counted else len(g)),
+        Field("tables", "count", of=lambda g: len(g[0].tables)),
+        Field("width", "count", "floats per row, padded to 8", lambda g: g[0].padded_width),
+        Field("max ids", "count", "max_ids_per_partition: entries of one source for one shard", lambda g: _IDS(g[0])),
+        Field("max unique", "count", "max_unique_ids_per_partition", lambda g: _UNIQUE(g[0])),
+        Field("observed ids", "count", "the fullest partition of the log", lambda g: g[0].observed and _OBSERVED(g[0])),
+        Field("mean ids", "number", "the average partition", _mean),
+        Field("imbalance", "ratio", "entries: the fullest shard over the average one", _counted("imbalance")),
+        Field("wait", "ratio", _WAIT, _counted("wait")),
+        Field("dropped", "percent", "entries lost if ids above the limits are dropped", _counted("drop_rate")),
+        Field("buffers", "bytes", "one batch on one device", lambda g: g[0].buffer_bytes),
+    )
+    #: Of (stack, its program's memory).
+    PROGRAMS: ClassVar = (
+        Field("stack", "code", of=lambda p: p[0].label),
+        Field("program", of=lambda p: p[1].op),
+        Field("compiles", of=lambda p: p[1].compiles),
+        Field("replicas", "count", "logical_replica_count", lambda p: p[1].logical_replica_count),
+        Field("tile", "bytes", "TileSpmem needed per tile", lambda p: p[1].tile_bytes),
+        Field("of", "bytes", "TileSpmem of the chip", lambda p: p[1].tile_limit),
+        Field("HBM stack, guide", "bytes", "the guide's formula, the compiler's estimate", lambda p: p[1].guide_bytes),
+        Field("HBM stack, taken", "bytes", "per SparseCore, by the measured rule", lambda p: p[1].stack_bytes),
+        Field("largest ids", "count", _LARGEST, lambda p: (most := p[1].largest_limits) and most.max_ids_per_partition),
+        Field("basis", of=lambda p: p[1].basis),
+    )
+    #: Limits that hold a share of the partitions.
+    HOLDING: ClassVar = (
+        Field("stack", "code", of=lambda s: s.label),
+        *(Field(f"{q * 100:g} %" if q < 1 else "all", of=partial(_pair, k)) for k, q in enumerate(QUANTILES)),
+    )
 
     @property
     def label(self) -> str:
@@ -268,27 +379,9 @@ class StackPlan:
         """Bytes of one batch on one device: three words per slot, one per pointer."""
         return 12 * self.slots + 4 * self.pointers
 
-    @property
-    def counters(self) -> StackCounters:
-        """What a diagnosis looks at, but for what the whole plan says of the stack."""
-        same = ["label", "optimizer", "samples_per_sparsecore", "mean_ids"]
-        same += ["imbalance", "wait", "wait_rows", "wait_ids"] if self.counted else []
-        typical = dict(self.quantiles).get(TYPICAL)
-        return StackCounters(
-            **{name: getattr(self, name) for name in same},
-            **vars(self.limits),
-            tables=len(self.tables),
-            width=self.padded_width,
-            observed_ids=self.observed.max_ids_per_partition if self.observed else None,
-            observed_unique_ids=self.observed.max_unique_ids_per_partition if self.observed else None,
-            typical_ids=typical.max_ids_per_partition if typical else None,
-            typical_unique_ids=typical.max_unique_ids_per_partition if typical else None,
-            dropped_share=self.drop_rate if self.counted else None,
-        )
-
     def to_json(self) -> dict[str, Any]:
-        """Plain values, quantiles and programs one by one; without what was not counted."""
-        value = {**plain(self), "programs": [program.to_json() for program in self.programs]}
+        """Plain values, quantiles one by one; without what was not counted."""
+        value = plain(self)
         if self.counted:
             return value | {"quantiles": [{"quantile": share, **vars(limits)} for share, limits in self.quantiles]}
         unknown = [part.metadata.get("key", part.name) for part in fields(self) if part.default is not MISSING]
@@ -321,6 +414,16 @@ class CurvePoint:
         return self.buffer_bytes * BUCKETS
 
     DERIVED: ClassVar = {"minibatch_buffer_bytes_per_device": "minibatch_buffer_bytes"}
+    COLUMNS: ClassVar = (
+        Field("limits at", "percent", "share of the observed maxima", lambda p: p.fraction),
+        Field("buffers", "bytes", "one batch on one device", lambda p: p.buffer_bytes),
+        Field("if cut", "bytes", "the same where mini-batches are enabled", lambda p: p.minibatch_buffer_bytes),
+        Field("batches over", "percent", "batches in which some partition exceeds a limit", lambda p: p.batches_over),
+        Field("mini-batches, mean", "number", "of the batches that can be cut", lambda p: p.minibatches_mean),
+        Field("mini-batches, most", "count", of=lambda p: p.minibatches_max),
+        Field("cannot be cut", "percent", "batches in which one hash bucket alone exceeds a limit", lambda p: p.uncut),
+        Field("dropped instead", "percent", of=lambda p: p.drop_rate),
+    )
 
 
 @dataclass(frozen=True)
@@ -328,7 +431,7 @@ class Heap:
     """HBM of one chip, in bytes: what stays (tables, optimizer slots, inputs fetched ahead, activations and their
     gradients on the way between SparseCores and TensorCore, what pipelining holds on top, the dense weights as they
     were given) and the stack in use, ``measured`` or ``modelled`` as ``stack_note`` says; ``capacity``: of its bytes
-    those that a program can have.
+    those that a program can have; 0 without a target.
 
     Inputs are in the plain layout; ``if_cut``: what they take on top where each is laid out for mini-batches."""
 
@@ -344,6 +447,7 @@ class Heap:
     stack_note: str
     if_cut: int = field(metadata=key("minibatch_layout_bytes_more"), default=0)
     dense: int = field(metadata=key("dense_bytes"), default=0)
+    layout: str = "plain"
 
     @property
     def total(self) -> int:
@@ -351,9 +455,9 @@ class Heap:
         kept = self.tables + self.slots + self.inputs + self.exchange + self.pipelined + self.dense
         return kept + max(self.forward_stack, self.backward_stack)
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain values; the capacity is None without a target."""
-        return {**plain(self), "layout": "plain", "total_bytes": self.total, "capacity_bytes": self.capacity or None}
+    DERIVED: ClassVar = {"total_bytes": "total"}
+    #: Of (what, its bytes), see :meth:`Plan.heap_parts`.
+    COLUMNS: ClassVar = (Field("what", of=lambda p: p[0]), Field("bytes", "bytes", of=lambda p: p[1]))
 
 
 # What planned stacks take: buffers and programs by their limits, HBM of a chip, and what a step moves there.
@@ -366,22 +470,22 @@ _LESS = {
 """Measured of several stacks in one program: less than their sum, by how much depends on what they are."""
 
 
-def check_headroom(headroom: float) -> None:
-    """UsageError unless limits can be raised by this share of themselves."""
+def given_fields(
+    headroom: float, target: str | Target | None, pipelining: bool, apart: Mapping[str, Longs] | None, **counts: int
+) -> dict[str, Any]:
+    """The fields of :class:`Plan` that are given and not counted; UsageError for counts and a headroom below 0."""
     if not 0 <= headroom <= 100:
         raise UsageError(f"headroom {headroom}", where="plan", how="give a share of at least 0, such as 0.1")
-
-
-def raised(limits: Limits, headroom: float) -> Limits:
-    """Both limits raised by a share of themselves, rounded up to 8: buffers and scratchpads are laid out in eights."""
-    return limits.with_headroom(headroom)
+    checked = {name: count(value, name, "plan", least=0) for name, value in counts.items()}
+    chip = find_target(target).name if target is not None else ""
+    return {**checked, "target": chip, "pipelining": pipelining, "hot": apart or {}}
 
 
 def allowed_by(headroom: float) -> Callable[[Longs], Longs]:
     """Function of fullest partitions int64[stacks, 2] that gives the limits learnt from them, raised, in that form."""
 
     def allowed(most: Longs) -> Longs:
-        limits = (raised(Limits.holding(*counts), headroom) for counts in most.tolist())
+        limits = (Limits.holding(*counts).with_headroom(headroom) for counts in most.tolist())
         return np.array([list(vars(limit).values()) for limit in limits])
 
     return allowed
@@ -425,52 +529,7 @@ def stack_plan(
     )
 
 
-def heap_of(
-    stacking: Stacking,
-    stacks: Sequence[StackPlan],
-    chip: str | Target | None,
-    prefetched: int,
-    pipelining: bool = True,
-    serialized: int = 0,
-    apart: Mapping[str, Longs] | None = None,
-    dense: int = 0,
-) -> Heap:
-    """Bytes of HBM on one chip; all chips hold the same. ``serialized``: stacks processed one after the other;
-    ``apart``: rows that every device holds on top, beside ``dense`` bytes of weights and constants.
-
-    With pipelining the SparseCores run lookup i and update i - 2 while the TensorCore runs step i - 1: two sets of
-    activations and of gradients are on their way instead of one, and the inputs of two more batches wait for their
-    gradients.
-    """
-    topology = stacking.topology
-    chips, per_chip = topology.chips, topology.sparsecores_per_chip
-    batch = sum(stack.buffer_bytes for stack in stacks) * topology.devices // chips
-    exchange = 2 * per_chip * sum(4 * s.padded_width * s.samples_per_sparsecore for s in stacks)
-    hbm = find_target(chip).whole.memory("hbm") if chip is not None else None
-    forward, how_forward = _live_bytes("forward", [s.forward for s in stacks if s.forward], serialized)
-    backward, how_backward = _live_bytes("backward", [s.backward for s in stacks if s.backward], serialized)
-    how = [how for how in (how_forward, how_backward) if how]
-    held = [(len(ids), stacking.stacks[stacking.tables[name].stack]) for name, ids in (apart or {}).items()]
-    each = 4 * topology.devices // chips
-    return Heap(
-        tables=sum(group.vocab * group.padded_width * 4 for group in stacking.stacks.values()) // chips
-        + each * sum(rows * group.padded_width for rows, group in held),
-        slots=sum(group.vocab * group.slot_floats * 4 for group in stacking.groups) // chips
-        + each * sum(rows * group.slot_floats for rows, group in held),
-        inputs=prefetched * batch,
-        exchange=exchange,
-        pipelined=exchange + 2 * batch if pipelining else 0,
-        forward_stack=forward * per_chip,
-        backward_stack=backward * per_chip,
-        capacity=hbm.usable if hbm else 0,
-        if_cut=(prefetched + (2 if pipelining else 0)) * batch * (BUCKETS - 1),
-        stack_basis="modelled" if how else "measured",
-        stack_note="; ".join(how) or f"rules measured ahead of time against {RULE_VERSION}",
-        dense=dense,
-    )
-
-
-def _live_bytes(kind: str, programs: list[SparseMemory], serialized: int) -> tuple[int, str]:
+def live_bytes(kind: str, programs: list[SparseMemory], serialized: int) -> tuple[int, str]:
     """Stack bytes per SparseCore of all stacks in one program at most; where that is modelled, how ("": measured).
 
     Those that are live at a time are added. Of ``serialized`` stacks one is; which ones they are is not known, so the
@@ -522,143 +581,3 @@ def traffic_of(
 
 _EXCHANGES = 3
 """Between chips in a step, of each stack: of ids, of their rows, of gradients."""
-
-
-# The columns of a plan's tables, for terminal and page: what each is called, whence its values come.
-
-_OBSERVED = attrgetter("observed.max_ids_per_partition")
-_IDS, _UNIQUE = attrgetter("limits.max_ids_per_partition"), attrgetter("limits.max_unique_ids_per_partition")
-_WAIT = (
-    "what a step waits for: bytes of rows fetched and ids combined, the fullest shard over the average one (modelled)"
-)
-
-
-def _mean(alike: Sequence[StackPlan]) -> float | None:
-    if alike[0].mean_ids is None:
-        return None
-    mean = sum(stack.mean_ids or 0.0 for stack in alike) / len(alike)
-    return mean if mean < 1000 else round(mean)
-
-
-def _counted(name: str) -> Callable[[Sequence[StackPlan]], Any]:
-    return lambda alike: getattr(alike[0], name) if alike[0].counted else None
-
-
-#: Of stacks that are alike (see :meth:`Plan.alike`); the column of their number stands only where partitions were not
-#: counted, those of counts only where they were.
-STACKS = (
-    Field("stack", "code", of=lambda g: g[0].label),
-    Field("stacks", "count", of=lambda g: None if g[0].counted else len(g)),
-    Field("tables", "count", of=lambda g: len(g[0].tables)),
-    Field("width", "count", "floats per row, padded to 8", lambda g: g[0].padded_width),
-    Field("max ids", "count", "max_ids_per_partition: entries of one source for one shard", lambda g: _IDS(g[0])),
-    Field("max unique", "count", "max_unique_ids_per_partition", lambda g: _UNIQUE(g[0])),
-    Field("observed ids", "count", "the fullest partition of the log", lambda g: g[0].observed and _OBSERVED(g[0])),
-    Field("mean ids", "number", "the average partition", _mean),
-    Field("imbalance", "ratio", "entries: the fullest shard over the average one", _counted("imbalance")),
-    Field("wait", "ratio", _WAIT, _counted("wait")),
-    Field("dropped", "percent", "entries lost if ids above the limits are dropped", _counted("drop_rate")),
-    Field("buffers", "bytes", "one batch on one device", lambda g: g[0].buffer_bytes),
-)
-
-_LARGEST = "the largest max_ids_per_partition of the same proportion that compiles"
-
-#: Of (stack, its program's memory).
-MEMORY = (
-    Field("stack", "code", of=lambda p: p[0].label),
-    Field("program", of=lambda p: p[1].op),
-    Field("compiles", of=lambda p: p[1].compiles),
-    Field("replicas", "count", "logical_replica_count", lambda p: p[1].logical_replica_count),
-    Field("tile", "bytes", "TileSpmem needed per tile", lambda p: p[1].tile_bytes),
-    Field("of", "bytes", "TileSpmem of the chip", lambda p: p[1].tile_limit),
-    Field("HBM stack, guide", "bytes", "the guide's formula, the compiler's own estimate", lambda p: p[1].guide_bytes),
-    Field("HBM stack, taken", "bytes", "per SparseCore, by the measured rule", lambda p: p[1].stack_bytes),
-    Field(
-        "largest ids", "count", _LARGEST, lambda p: (largest := p[1].largest_limits) and largest.max_ids_per_partition
-    ),
-    Field("basis", of=lambda p: p[1].basis),
-)
-
-#: Of a plan's tables.
-TABLES = (
-    Field("table", "code", of=lambda t: t.name),
-    Field("vocabulary", "count", of=lambda t: t.vocab),
-    Field("width", "count", of=lambda t: t.width),
-    Field("padded rows", "count", of=lambda t: t.padded_vocab),
-    Field("padded width", "count", of=lambda t: t.padded_width),
-    Field("data", "bytes", of=lambda t: t.data_bytes),
-    Field("in HBM", "bytes", "padded, all chips together", lambda t: t.padded_bytes),
-    Field("lost to width", "percent", "rows are padded to 8 floats", lambda t: t.wasted_by_width),
-    Field("lost to vocabulary", "percent", "rows are padded to 8 on every shard", lambda t: t.wasted_by_vocab),
-    Field("packed", "bytes", "if rows of 1 to 4 floats shared 32-byte lines", lambda t: t.packed_bytes),
-)
-
-#: In place of the last of :data:`TABLES` where some table is packed.
-LINES = Field("rows a line", "count", "rows that share a 32-byte line", lambda t: t.rows_per_line)
-
-#: Of the points of a plan's curve of lower limits.
-CURVE = (
-    Field("limits at", "percent", "share of the observed maxima", lambda p: p.fraction),
-    Field("buffers", "bytes", "one batch on one device", lambda p: p.buffer_bytes),
-    Field("if cut", "bytes", "the same where mini-batches are enabled", lambda p: p.minibatch_buffer_bytes),
-    Field("batches over", "percent", "batches in which some partition exceeds a limit", lambda p: p.batches_over),
-    Field("mini-batches, mean", "number", "of the batches that can be cut", lambda p: p.minibatches_mean),
-    Field("mini-batches, most", "count", of=lambda p: p.minibatches_max),
-    Field("cannot be cut", "percent", "batches in which one hash bucket alone exceeds a limit", lambda p: p.uncut),
-    Field("dropped instead", "percent", of=lambda p: p.drop_rate),
-)
-
-
-def _pair(k: int, stack: StackPlan) -> str:
-    limits = stack.quantiles[k][1]
-    return f"{limits.max_ids_per_partition:,} / {limits.max_unique_ids_per_partition:,}"
-
-
-#: Of :class:`StackPlan`: limits that hold a share of its partitions.
-HOLDING = (
-    Field("stack", "code", of=lambda s: s.label),
-    *(Field(f"{share * 100:g} %" if share < 1 else "all", of=partial(_pair, k)) for k, share in enumerate(QUANTILES)),
-)
-
-#: Of the days of a plan's confidence.
-DAYS = (
-    Field("day", "code", of=lambda d: d.name),
-    Field("batches", "count", of=lambda d: d.batches),
-    Field("exceed", "percent", "batches above some limit of the days before", lambda d: d.exceeded / d.batches),
-    Field("most exceeded", "code", of=lambda d: f"{d.knob} of {d.stack}" if d.exceeded else ""),
-    Field("allowed", "count", "by the days before", lambda d: d.limit if d.exceeded else None),
-    Field("observed", "count", of=lambda d: d.observed if d.exceeded else None),
-    Field("grown", "code", "features that fill its fullest partition more than the days before", lambda d: d.drift),
-    Field("headroom", "number", "by how much higher limits would have held the day", lambda d: round(d.headroom, 2)),
-)
-
-#: Of hot ids, each behind its stack's label.
-HOT = (
-    Field("stack", "code", of=lambda p: p[0]),
-    Field("table", "code", of=lambda p: p[1].table),
-    Field("id", "count", of=lambda p: p[1].id),
-    Field("shard", "count", "the fullest of its stack", lambda p: p[1].shard),
-    Field("entries", "count", "in the batches run again; an id counts once per sample", lambda p: p[1].entries),
-    Field("of the shard", "percent", "share of what that shard receives", lambda p: p[1].share),
-)
-
-#: Of remedies, each behind its stack's label.
-REMEDIES = (
-    Field("stack", "code", of=lambda p: p[0]),
-    Field("if", of=lambda p: p[1].change),
-    Field("max ids", "count", "the fullest partition", lambda p: _IDS(p[1])),
-    Field("max unique", "count", of=lambda p: _UNIQUE(p[1])),
-    Field("imbalance", "ratio", "entries: the fullest shard over the average one", lambda p: p[1].imbalance),
-    Field("wait", "ratio", _WAIT, lambda p: p[1].wait),
-)
-
-#: Of (what, now, otherwise) of :meth:`Plan.arrangements`.
-SAVINGS = (
-    Field("arrangement", of=lambda s: s[0]),
-    Field("without", "bytes", of=lambda s: s[1]),
-    Field("with", "bytes", of=lambda s: s[2]),
-    Field("saved", "percent", of=lambda s: 1 - s[2] / s[1] if s[1] else 0.0),
-)
-
-#: Of (what, its bytes) of what lies in the HBM of one chip.
-HEAP = (Field("what", of=lambda p: p[0]), Field("bytes", "bytes", of=lambda p: p[1]))

@@ -11,8 +11,8 @@ import numpy as np
 from tilewright.embed.host.arrays import Ids, Index, Longs
 from tilewright.kernels import njit
 
-VOCAB, SHARDS, ROTATION, FIRST_ROW, ROWS_PER_SHARD, BAD_IDS = range(6)
-"""Columns of a feature's ``form``; bad ids: 0 error, 1 clip, 2 drop."""
+VOCAB, SHARDS, ROTATION, FIRST_ROW, ROWS_PER_SHARD = range(5)
+"""Columns of a feature's ``form``."""
 _FEW = 24
 
 
@@ -24,13 +24,12 @@ def emit(
     sources: tuple[int, int],
     slice_samples: Index,
     form: Longs,
-    apart: Longs,
     keys: Longs,
     n: Index,
 ) -> Index:
     """Append the keys of one feature's samples of the ``sources``, an id once a sample; their end, or -1: a bad id.
 
-    ``offsets`` [0]: ``hot`` ids a sample. ``apart``: ids, rising, that every shard holds and nobody asks for.
+    ``offsets`` [0]: ``hot`` ids a sample.
     """
     vocab, shards, rotation = form[VOCAB], form[SHARDS], form[ROTATION]
     rows = form[ROWS_PER_SHARD]
@@ -43,15 +42,7 @@ def emit(
             for k in range(begin, end):
                 value = np.int64(values[k])
                 if value < 0 or value >= vocab:
-                    if form[BAD_IDS] == 0:
-                        return -1
-                    if form[BAD_IDS] == 2:
-                        continue
-                    value = np.int64(0) if value < 0 else vocab - 1
-                if len(apart) > 0:
-                    place = np.searchsorted(apart, value)
-                    if place < len(apart) and apart[place] == value:
-                        continue
+                    return -1
                 row = value // shards
                 shard = value - row * shards + rotation
                 shard = shard - shards if shard >= shards else shard

@@ -16,14 +16,14 @@ import numpy as np
 
 from tilewright.embed.host.arrays import Longs, scratch
 from tilewright.embed.host.inputs import BAD_IDS, Ragged, check_choice, ragged_inputs, source_slices
-from tilewright.embed.host.tables import HashedTables, pack_narrow
+from tilewright.embed.host.tables import HashedTables, pack_narrow, without_hot
 from tilewright.embed.logs.log import Log, log_part, part_rows
 from tilewright.embed.model.stacking import ACTIVATION_BYTES, Stack, Stacking, stack
 from tilewright.embed.model.tables import Feature, Limits, Topology, count
-from tilewright.embed.planning.confidence import HELD_OUT, Confidence, log_chance
-from tilewright.embed.planning.plan import made_plan, naming_batch
+from tilewright.embed.planning.confidence import HELD_OUT, Confidence, confidence_in, log_chance
+from tilewright.embed.planning.plan import naming_batch
 from tilewright.embed.planning.result import Plan
-from tilewright.embed.planning.types import allowed_by, check_headroom, raised, stack_plan
+from tilewright.embed.planning.types import allowed_by, given_fields, stack_plan
 from tilewright.errors import TilewrightError, UsageError
 from tilewright.extras import need
 from tilewright.kernels.threads import run_all, thread_count
@@ -55,32 +55,24 @@ def batch_peaks(
     Raises :class:`UsageError` for input that cannot be read and for a bad id.
     """
     check_choice("bad_ids", bad_ids, BAD_IDS)
-    inputs = ragged_inputs(batch, stacking, source_slices(stacking))
-    jobs = []
-    for group in stacking.groups:
+    inputs = ragged_inputs(without_hot(batch, stacking.features, apart or {}), stacking, source_slices(stacking))
+    if bad_ids != "error":
+        inputs = {f.name: inputs[f.name].inside(f.table.vocab, bad_ids, f.name) for f in stacking.features}
+    jobs, stacks = [], list[int]()
+    for k, group in enumerate(stacking.groups):
         entries = sum(inputs[f.name].values.size for f in group.features)
         parts = max(1, min(group.shards, entries // _ENTRIES))
-        bounds = [group.shards * k // parts for k in range(parts + 1)]
-        given = (group, stacking, inputs, BAD_IDS.index(bad_ids), apart or {})
-        jobs.append([partial(_part_peaks, *given, (bounds[k], bounds[k + 1])) for k in range(parts)])
-    made = iter(run_all([job for of_stack in jobs for job in of_stack], thread_count()))
-    found = np.zeros((len(jobs), 4), np.int64)
-    for k, of_stack in enumerate(jobs):
-        for _ in of_stack:
-            part = next(made)
-            found[k, :2] = np.maximum(found[k, :2], part[:2])
-            found[k, 2:] += part[2:]
+        bounds = pairwise([group.shards * part // parts for part in range(parts + 1)])
+        jobs += [partial(_part_peaks, group, stacking, inputs, sources) for sources in bounds]
+        stacks += [k] * parts
+    found = np.zeros((len(stacking.groups), 4), np.int64)
+    for k, part in zip(stacks, run_all(jobs, thread_count())):
+        found[k, :2] = np.maximum(found[k, :2], part[:2])
+        found[k, 2:] += part[2:]
     return found, {name: ragged.batch_size for name, ragged in inputs.items()}
 
 
-def _part_peaks(
-    group: Stack,
-    stacking: Stacking,
-    inputs: Mapping[str, Ragged],
-    bad_ids: int,
-    apart: Mapping[str, Longs],
-    sources: tuple[int, int],
-) -> Longs:
+def _part_peaks(group: Stack, stacking: Stacking, inputs: Mapping[str, Ragged], sources: tuple[int, int]) -> Longs:
     """The four numbers of :func:`batch_peaks` for some sources of a stack."""
     from tilewright.embed.pods.peak_kernels import emit, scan
 
@@ -93,14 +85,11 @@ def _part_peaks(
     keys, n = scratch("keys of partitions", room, np.int64), 0
     for feature in group.features:
         ragged, place = inputs[feature.name], stacking.tables[feature.table.name]
-        form = np.array(
-            [feature.table.vocab, group.shards, place.rotation, place.row_offset, group.rows_per_shard, bad_ids],
-            np.int64,
-        )
+        numbers = feature.table.vocab, group.shards, place.rotation, place.row_offset, group.rows_per_shard
+        form = np.array(numbers, np.int64)
         offsets = _NO_OFFSETS if ragged.offsets is None else ragged.offsets
-        kept = apart.get(feature.table.name, _NO_OFFSETS[:0])
         each = ragged.batch_size // group.shards
-        n = int(emit(ragged.values, offsets, ragged.hot, sources, each, form, kept, keys, n))
+        n = int(emit(ragged.values, offsets, ragged.hot, sources, each, form, keys, n))
         if n < 0:
             ragged.inside(feature.table.vocab, "error", feature.name)
     found = np.zeros(4, np.int64)
@@ -279,37 +268,23 @@ def count_with_ray(source: Source, peaks: PartitionPeaks, progress: Progress, wo
     total, mine = source.batches, not ray.is_initialized()
     if mine:
         ray.init(num_cpus=workers, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
-    try:
-        for done, part in _parts(ray, source, peaks, total, workers):
-            peaks.merge(part)
-            progress(done, total)
-    finally:
-        if mine:
-            ray.shutdown()
-
-
-def _parts(
-    ray: Any, source: BatchSource, peaks: PartitionPeaks, total: int, workers: int
-) -> Iterator[tuple[int, PartitionPeaks]]:
-    """Batches done, and what each part of the log counted."""
     parts = min(total, workers * _PARTS)
-    bounds = [total * k // parts for k in range(parts + 1)]
-    ranges = [{"first": first, "last": last} for first, last in pairwise(bounds)]
-    ray.data.DataContext.get_current().enable_progress_bars = False
-    data = ray.data.from_items(ranges, override_num_blocks=parts).map(_worker(source, peaks))
-    done = 0
+    ranges = [{"first": a, "last": b} for a, b in pairwise(total * k // parts for k in range(parts + 1))]
     try:
-        for row in data.iter_rows():
-            result = pickle.loads(row["counted"])
-            if isinstance(result, TilewrightError):
-                raise result
-            done += result.batches
-            yield done, result
+        ray.data.DataContext.get_current().enable_progress_bars = False
+        for row in ray.data.from_items(ranges, override_num_blocks=parts).map(_worker(source, peaks)).iter_rows():
+            if isinstance(part := pickle.loads(row["counted"]), TilewrightError):
+                raise part
+            peaks.merge(part)
+            progress(peaks.batches, total)
     except ray.exceptions.RayError as error:
         text = " ".join(str(error).split())[:200]
         raise UsageError(f"a worker failed: {text}", where="ray", how="see its log, or take --engine local") from None
-    if done != total:
-        raise UsageError(f"{done} of {total} batches came back", where="ray", how="run it again")
+    finally:
+        if mine:
+            ray.shutdown()
+    if peaks.batches != total:
+        raise UsageError(f"{peaks.batches} of {total} batches came back", where="ray", how="run it again")
 
 
 def _worker(source: BatchSource, peaks: PartitionPeaks) -> Callable[[dict[str, int]], dict[str, bytes]]:
@@ -375,7 +350,8 @@ def plan_pod(
     """
     if engine not in ENGINES:
         raise UsageError(f"engine {engine!r}", where="plan", how=f"one of {', '.join(ENGINES)}")
-    check_headroom(headroom)
+    counts = {"serialized_tables": serialized_tables, "dense_bytes": dense_bytes}
+    given = given_fields(headroom, target, pipelining, apart, prefetched_batches=prefetched_batches, **counts)
     ids_per_sample = count(ids_per_sample, "ids_per_sample", "plan")
     shape = {"stacks": stacks, "rotation": rotation, "activation_bytes": activation_bytes}
     stacking = stack(features, topology, table_stacking, batch, **shape)  # type: ignore[arg-type]
@@ -383,7 +359,9 @@ def plan_pod(
     confidence, means, observed = None, dict[str, float](), dict[str, Limits]()
     if source is None:
         sizes = {feature.name: batch for feature in stacking.features}
-        limits = {n: raised(limit, headroom) for n, limit in uniform_limits(stacking, sizes, ids_per_sample).items()}
+        limits = {
+            n: limit.with_headroom(headroom) for n, limit in uniform_limits(stacking, sizes, ids_per_sample).items()
+        }
         each = ids_per_sample * topology.sparsecores
         distinct = {group.name: float(group.samples_per_sparsecore(sizes) * each) for group in stacking.groups}
     else:
@@ -395,7 +373,7 @@ def plan_pod(
         if not peaks.batches:
             raise UsageError("no batches", where="plan", how="give at least one batch")
         sizes, confidence, observed = peaks.sizes, confidence_of(peaks, headroom), peaks.limits()
-        limits = {name: raised(limit, headroom) for name, limit in observed.items()}
+        limits = {name: limit.with_headroom(headroom) for name, limit in observed.items()}
         entries, unique = (dict(zip(stacking.stacks, kind)) for kind in peaks.totals.T.tolist())
         means = {name: n / (peaks.batches * topology.sparsecores**2) for name, n in entries.items()}
         distinct = {name: n / peaks.batches for name, n in unique.items()}
@@ -407,13 +385,12 @@ def plan_pod(
         )
         for group in stacking.groups
     )
-    return made_plan(
-        stacking,
-        planned,
-        distinct,
-        target,
-        (prefetched_batches, pipelining, serialized_tables, apart, count(dense_bytes, "dense_bytes", "plan", least=0)),
-        pack_narrow(stacking.features, False),
+    return Plan(
+        stacking=stacking,
+        stacks=planned,
+        distinct=distinct,
+        narrow=pack_narrow(stacking.features, False),
+        **given,
         batch=max(sizes.values()),
         batches=peaks.batches,
         confidence=confidence,
@@ -422,14 +399,10 @@ def plan_pod(
 
 def confidence_of(peaks: PartitionPeaks, headroom: float = 0.0) -> Confidence:
     """How often fresh batches exceed limits learnt from such batches, with the headroom given."""
-    allowed = allowed_by(headroom)
-    alone = peaks.most > allowed(peaks.second)
-    records = len(set(peaks.holder[alone].tolist())) if peaks.batches > 1 else 1
     judges = np.array(list(peaks.held_out.values()), np.int64).reshape(-1, *peaks.most.shape)
-    if not peaks.learnt_batches:
-        judges = judges[:0]
-    exceeded = int((judges > allowed(peaks.learnt)).any(axis=(1, 2)).sum())
-    return Confidence(peaks.batches, records, len(judges), exceeded)
+    judges = judges if peaks.learnt_batches else judges[:0]
+    fullest = peaks.most, peaks.second, peaks.holder
+    return confidence_in(peaks.batches, fullest, peaks.learnt, judges, allowed_by(headroom))
 
 
 # Limits without a log: ids as a good hash would spread them, so that partitions are balls thrown into bins.

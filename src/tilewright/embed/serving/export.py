@@ -17,17 +17,7 @@ from tilewright.embed.device.state import EmbeddingState, local_pieces, table_pa
 from tilewright.embed.host.arrays import Floats
 from tilewright.embed.model.stacking import TablePlacement
 from tilewright.embed.model.tables import Quantization
-from tilewright.embed.serving.format import (
-    CHUNK,
-    DTYPES,
-    KIND,
-    SCALES,
-    VERSION,
-    Header,
-    StoredRows,
-    coding_of,
-    up_to_line,
-)
+from tilewright.embed.serving.format import CHUNK, DTYPES, SCALES, Header, StoredRows, coding_of, up_to_line
 from tilewright.embed.serving.read import Export
 from tilewright.errors import UsageError
 from tilewright.files import writing_whole
@@ -158,7 +148,7 @@ def _stored(source: _Source, dtype: str, scale: str) -> StoredRows:
 def _laid_out(state: EmbeddingState, dtype: str, stored: list[StoredRows]) -> Header:
     """The header, every table behind the one before; what stands in front is as long as the header becomes."""
     features = {feature.name: feature.table.name for feature in state.stacking.features}
-    header = Header(KIND, VERSION, dtype, int(state.step), 1 << 62, features, [])
+    header = Header(dtype, int(state.step), 1 << 62, features, [])
     places = [replace(table, offset=1 << 62) for table in stored]  # no number is longer than these
     at = up_to_line(len(replace(header, tables=places).data()))
     for k, table in enumerate(stored):

@@ -175,13 +175,13 @@ class StoredRows(Coding):
 class Header:
     """What an export says of itself. ``features``: feature -> table; ``updates``: those the state had seen."""
 
-    kind: str
-    schema_version: int
     dtype: str
     updates: int
     file_bytes: int
     features: dict[str, str]
     tables: list[StoredRows]
+    kind: str = KIND
+    schema_version: int = VERSION
 
     def data(self) -> bytes:
         """The first bytes of the file."""

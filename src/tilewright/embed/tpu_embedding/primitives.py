@@ -27,14 +27,7 @@ from jax.interpreters import mlir
 from tilewright.embed.device.tpu import NAMES, stacked, unstacked
 from tilewright.embed.model.optimizers import Clipped
 from tilewright.embed.model.tables import Quantization, count
-from tilewright.embed.tpu_embedding.compute import (
-    Asked,
-    Buffers,
-    Unfused,
-    activations,
-    layout_of,
-    trained,
-)
+from tilewright.embed.tpu_embedding.compute import Asked, Buffers, Unfused, activations, layout_of, trained
 from tilewright.errors import UnsupportedError, UsageError
 
 # A custom optimizer of the package as an optimizer of ours.
