@@ -68,6 +68,11 @@ class Output:
         """Whether a file is written."""
         return self.path not in (None, "-")
 
+    def must_end_in(self, *suffixes: str) -> None:
+        """Raise UsageError for a file whose name ends in none of these, of those that the command writes."""
+        if self.path is not None and self.suffix not in suffixes:
+            raise UsageError(f"no writer for {self.path!r}", where="-o", how=f"end the name in {' or '.join(suffixes)}")
+
     def _suffix(self, path: str, suffixes: tuple[str, ...], stdout: bool) -> str:
         if path == "-" and self.as_json:
             raise UsageError("-o - and --json both want stdout", how="write to a file")

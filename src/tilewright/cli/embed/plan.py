@@ -6,18 +6,18 @@ For pods: tables without a log, or a log that is counted in constant memory.
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Argument
 
 from tilewright import embed
 from tilewright.cli.embed import model
-from tilewright.cli.figures import PLAN
-from tilewright.cli.streams import Json, progress
+from tilewright.cli.options import Files, this_command
+from tilewright.cli.programs.report import PLAN
+from tilewright.cli.streams import progress
 from tilewright.errors import UsageError
 from tilewright.render import Page, Step, steps, table
 from tilewright.render.compare import changes
@@ -36,7 +36,7 @@ class _ModelOptions(model.ModelOptions):
 def plan(
     files: Annotated[
         list[str] | None,
-        typer.Argument(
+        Argument(
             metavar="FILE...",
             help="Logs: .parquet (or a folder), CSV or TSV with a header, .npz, Criteo's TSV (- is stdin). "
             "None: a generated one.",
@@ -72,20 +72,21 @@ def plan(
         "writes the model's file so.",
     ] = None,
     flags: Annotated[bool, "Print LIBTPU_INIT_ARGS and the limits file to paste, and no plan."] = False,
-    as_json: Json = False,
-    out: Annotated[
-        str | None,
+    to: Annotated[
+        Output,
+        Files(".json", ".html", ".toml", stdout=False),
         "-o",
         "--out",
         "Write plan.html (the page), limits.json (the limits file), or with --apply model.toml.",
-    ] = None,
+    ],
 ) -> None:
     """Learn limits from a log, and say what its tables need on a chip.
 
     Texts are hashed into the vocabularies. A last batch that is not full is left out; without --batch and --config a
     log of less than a batch is planned as one batch.
     """
-    output = Output(out, as_json, ".json", ".html", *[".toml"] * bool(apply), stdout=False)
+    if apply is None:
+        to.must_end_in(".json", ".html")
     if tables is not None and (files or of.config or of.vocab or of.scale):
         raise UsageError("--tables beside a log or a model", how="it plans tables alike, without a log")
     setup = of.configured(narrow_packing=narrow_packing, time=time)
@@ -104,7 +105,7 @@ def plan(
         unkept = {
             "--quantile": quantile != 1.0,
             "--flags": flags,
-            "-o .html": output.suffix == ".html",
+            "-o .html": to.suffix == ".html",
             "--time": time is not None,
             "--apply": apply is not None,
         }
@@ -145,12 +146,12 @@ def plan(
         ".toml": lambda: made.text if made else "",
         ".html": lambda: _page(planned, diagnosis, value(), log, of.config, compared),
     }
-    if compared is not None and not as_json:
+    if compared is not None and not to.as_json:
         show([compared])
     said = [planned.verdict]
     if planned.feeding is None and planned.confidence is not None:
         said.append(planned.confidence.sentence)
-    deliver(Answer(value, lines), output, forms, said=said)
+    deliver(Answer(value, lines), to, forms, said=said)
 
 
 @dataclass(frozen=True)
@@ -288,25 +289,12 @@ def _next_steps(plan: embed.Plan, config: str | None) -> list[Step]:
     of = f" --config {shlex.quote(config)}" if config else f"{target} --chips {chips} --batch {plan.batch}"
     check = f"tilewright embed check LOG limits.json{of}"
     return [
-        Step("Write the limits file that the program reads.", this_command("-o limits.json")),
+        Step("Write the limits file that the program reads.", this_command("-o", "limits.json")),
         Step("Hold another day's log against the limits, and see what it costs.", check),
         Step(
             "Compare with another plan: here twice the chips; another width, another log.",
             f"{this_command('--json')} > before.json\n"
-            f"{this_command(f'--chips {2 * chips} --json', '--chips')} > after.json\n"
+            f"{this_command('--chips', str(2 * chips), '--json', without=['--chips'])} > after.json\n"
             "tilewright diff before.json after.json -o diff.html",
         ),
     ]
-
-
-def this_command(more: str, without: str = "--out") -> str:
-    """The command that is running, without what it writes and without one more option, and with ``more``."""
-    words, kept = iter(sys.argv[1:]), []
-    for word in words:
-        if word in ("-o", "--out", without):
-            next(words, None)
-        elif word != "--json" and not word.startswith(("--out=", f"{without}=")):
-            kept.append(word)
-    if kept[:2] != ["embed", "plan"]:  # called from Python
-        kept = ["embed", "plan"]
-    return f"tilewright {shlex.join(kept)} {more}"

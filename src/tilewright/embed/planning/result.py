@@ -56,7 +56,7 @@ from tilewright.render import (
 )
 from tilewright.render.delivery import Line, show
 from tilewright.render.drawing import Curve, column_chart, line_chart
-from tilewright.render.formats import Kind
+from tilewright.render.formats import Kind, counted
 from tilewright.render.markup import join
 from tilewright.render.page import Tone, details, note, paragraph
 from tilewright.render.tables import Table, cells, glance, glance_table
@@ -85,11 +85,6 @@ def _folded(rows: Table, name: str) -> Html:
     """The table, behind a click where it is long."""
     number = len(list(rows.rows))
     return _figure(rows) if number <= _LONG else details(f"{name} of every stack ({number} rows)", _figure(rows))
-
-
-def counted(n: int, one: str, several: str = "") -> str:
-    """A number and its noun."""
-    return f"{count_text(n)} {one if n == 1 else several or one + 's'}"
 
 
 @dataclass(frozen=True)
