@@ -43,7 +43,8 @@ def parsed(command: Callable[..., object]) -> Callable[..., object]:
     * ``chips: Annotated[int, "How many."] = 1`` is ``--chips``, its text the help; of a bool there is no ``--no-``.
     * ``out: Annotated[str, "-o", "--out FILE", "Where to."]``: names and what stands for the value may precede it.
     * A parameter whose type is a dataclass stands for that class's fields, which are options written likewise.
-    * ``to: Annotated[Output, Files(".svg"), "-o", "--out FILE", "Where to."]`` is two, ``-o`` and ``--json``.
+    * ``to: Annotated[Output, Files(".svg"), "Where to."]`` is two options, ``-o`` (``--out``, ``--output``) and
+      ``--json``; without suffixes ``--json`` alone.
     """
     options: dict[str, inspect.Parameter] = {}
     call = _reader(command, options)
@@ -74,7 +75,8 @@ def _reader(made: Callable[..., Any], options: dict[str, inspect.Parameter]) -> 
         elif kind is Output:
             files = words[0] if isinstance(words[0], Files) else Files()
             if files.suffixes:
-                add("out", Annotated[(str | None, *words[1:])], inspect.Parameter.empty if files.needed else None)
+                names = (str | None, "-o", "--out", "--output FILE", *words[1:])
+                add("out", Annotated[names], inspect.Parameter.empty if files.needed else None)
             add("as_json", Annotated[bool, "--json", "Print JSON."], False)
             readers[name] = files.output
         elif name != "return":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -78,13 +79,13 @@ class Output:
             raise UsageError("-o - and --json both want stdout", how="write to a file")
         if path == "-" and stdout:
             return suffixes[0]
-        fitting = [suffix for suffix in suffixes if path.lower().endswith(suffix)]
+        name = re.sub(r"\.htm$", ".html", path.lower())
+        fitting = [suffix for suffix in suffixes if name.endswith(suffix)]
         if not fitting:
             raise UsageError(f"no writer for {path!r}", where="-o", how=f"end the name in {' or '.join(suffixes)}")
         if ".pftrace" in fitting:
             need("perfetto", what=f"writing {path}")
-        longest = max(fitting, key=len)
-        return ".html" if longest == ".htm" else longest
+        return max(fitting, key=len)
 
 
 def deliver(

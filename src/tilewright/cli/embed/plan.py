@@ -75,8 +75,6 @@ def plan(
     to: Annotated[
         Output,
         Files(".json", ".html", ".toml", stdout=False),
-        "-o",
-        "--out",
         "Write plan.html (the page), limits.json (the limits file), or with --apply model.toml.",
     ],
 ) -> None:

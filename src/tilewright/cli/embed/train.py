@@ -75,8 +75,6 @@ def train(
     to: Annotated[
         Output,
         Files(".html", ".pftrace", ".json", stdout=False),
-        "-o",
-        "--out",
         "Write page.html (loss curves), trace.pftrace (the phases) or limits.json (what was asked of partitions).",
     ],
 ) -> None:

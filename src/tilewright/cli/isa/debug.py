@@ -7,9 +7,8 @@ import os
 import re
 import signal
 import sys
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Annotated, Any
 
 from typer import Argument, Option
@@ -82,56 +81,45 @@ def _run_commands(debugger: isa.Debugger, lines: Iterator[str], as_json: bool) -
 
 
 def _read_commands(debugger: isa.Debugger) -> None:
-    """Read commands from a terminal until it ends; an empty line is a command too."""
-    _enable_editing(debugger)
-    show([debugger.where()])
-    with _interrupting(debugger) as asking:
-        while True:
-            try:
-                asking.append("")
-                line = input("(isa) ").strip()
-            except KeyboardInterrupt:
-                show([""])
-                continue
-            except EOFError:
-                show([""])
-                return
-            finally:
-                asking.clear()
-            if line in _LEAVE:
-                return
-            show([debugger.command(line)])
+    """Read commands from a terminal until it ends, with line editing, history and completion where there is a readline.
 
+    An empty line is a command too. Ctrl-C stops a run between two instructions, never within one; at the prompt the
+    line goes.
+    """
+    from cmd import Cmd
 
-def _enable_editing(debugger: isa.Debugger) -> None:
-    """History, line editing and completion of words where there is a readline; nothing is written to a file."""
-    with suppress(ImportError):
-        import readline
+    class Prompt(Cmd):
+        prompt = "(isa) "
+        asking = True
 
-        def complete(start: str, number: int) -> str | None:
-            words = [word for word in debugger.words if word.startswith(start)]
-            return words[number] if number < len(words) else None
+        def precmd(self, line: str) -> str:
+            self.asking = False
+            return line.strip()
 
-        readline.set_completer(complete)
-        readline.parse_and_bind("tab: complete")
+        def onecmd(self, line: str) -> bool:
+            if line not in _LEAVE:
+                show(["" if line == "EOF" else debugger.command(line)])
+            self.asking = True
+            return line in (*_LEAVE, "EOF")
 
+        def completenames(self, text: str, *_: Any) -> list[str]:
+            return [word for word in debugger.words if word.startswith(text)]
 
-@contextmanager
-def _interrupting(debugger: isa.Debugger) -> Iterator[list[str]]:
-    """Ctrl-C stops a run between two instructions, never within one; at the prompt (the list has one) the line goes."""
-    asking: list[str] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield asking
-        return
+        completedefault = completenames
 
     def interrupted(number: int, frame: object) -> None:
-        if asking:
+        if reader.asking:
             raise KeyboardInterrupt
         debugger.interrupt()
 
-    before = signal.signal(signal.SIGINT, interrupted)
+    reader, before = Prompt(), signal.signal(signal.SIGINT, interrupted)
+    show([debugger.where()])
     try:
-        yield asking
+        while True:
+            with suppress(KeyboardInterrupt):
+                reader.cmdloop()
+                return
+            show([""])
     finally:
         signal.signal(signal.SIGINT, before)
 
@@ -237,8 +225,6 @@ def profile(
     to: Annotated[
         Output,
         Files(".csv", ".svg", ".html", ".json"),
-        "-o",
-        "--out FILE",
         "FILE.svg: the picture of --heat; FILE.html: all on a page; FILE.json, FILE.csv: all numbers.",
     ],
 ) -> int:

@@ -49,7 +49,7 @@ MOST = 1 << 27
 
 File = Annotated[str, Argument(metavar="FILE", help="A program (.tasm); - is stdin.")]
 Settings = Annotated[list[str] | None, "--set FIELD=VALUE", "A field of the machine, as threads=64 or kb_acc=last."]
-ToPage = Annotated[Output, Files(".json", ".html"), "-o", "--out FILE", "FILE.html: a page; FILE.json: all numbers."]
+ToPage = Annotated[Output, Files(".json", ".html"), "FILE.html: a page; FILE.json: all numbers."]
 
 
 def configured(settings: Sequence[str] | None, **usual: Any) -> isa.MatrixUnitConfig:
@@ -210,7 +210,7 @@ def asm(
     file: File,
     settings: Settings = None,
     *,
-    to: Annotated[Output, Files(".tasm"), "-o", "--out FILE.tasm", "Write the canonical text; - is stdout."],
+    to: Annotated[Output, Files(".tasm"), "Write the canonical text; - is stdout."],
 ) -> None:
     """Assemble a program and print it in canonical form, each instruction with its address."""
     program = isa.assemble(read_text(file), configured(settings))
@@ -229,9 +229,7 @@ def run(
     every_pe: EveryPe = False,
     settings: Settings = None,
     *,
-    to: Annotated[
-        Output, Files(".pftrace", stdout=False), "-o", "--out FILE.pftrace", "Write a timeline for Perfetto."
-    ],
+    to: Annotated[Output, Files(".pftrace", stdout=False), "Write a timeline for Perfetto."],
 ) -> int:
     """Run a program; print counts, cycles, errors, and the tensors that began as zeros.
 
@@ -345,8 +343,6 @@ def compile(
     to: Annotated[
         Output,
         Files(".html", ".json", ".tasm", ".bundle"),
-        "-o",
-        "--out FILE",
         "FILE.html: a page; FILE.json; FILE.tasm: the listing; FILE.bundle: for `isa run`.",
     ],
 ) -> None:

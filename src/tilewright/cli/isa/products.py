@@ -156,8 +156,6 @@ def matmul(
     to: Annotated[
         Output,
         Files(".tasm", ".pftrace", ".npy"),
-        "-o",
-        "--out FILE",
         "FILE.tasm: the program (where those of PEs differ FILE-pe0.tasm, ...); FILE.pftrace: a timeline; FILE.npy: C.",
     ],
 ) -> int:
@@ -314,7 +312,7 @@ def conv2d(
     seed: Annotated[int, Option(min=0, help="Seed of the random images and weights.")] = 0,
     settings: machine.Settings = None,
     *,
-    to: Annotated[Output, Files(".tasm", ".npy"), "-o", "--out FILE", "FILE.tasm: the program; FILE.npy: the result."],
+    to: Annotated[Output, Files(".tasm", ".npy"), "FILE.tasm: the program; FILE.npy: the result."],
 ) -> int:
     """Convolve random images on the machine; its counts beside the closed forms, its value beside numpy's."""
     config, how = machine.configured(settings), of.how

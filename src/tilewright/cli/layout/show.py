@@ -32,7 +32,7 @@ Text = Annotated[
 Index = Annotated[str | None, "--index I,J,..", "Derive this element's address."]
 Offset = Annotated[int | None, "--offset O", "Say what lies at this offset."]
 Leaf = Annotated[str | None, "--leaf I,J,..", "Of a tuple this element (of that element, ...)."]
-ToSvg = Annotated[Output, Files(".svg"), "-o", "--out FILE", "Write an SVG: FILE.svg, or - for stdout."]
+ToSvg = Annotated[Output, Files(".svg"), "Write an SVG: FILE.svg, or - for stdout."]
 _Colour = Annotated[
     str, "--colour WAY", "What a colour means: tile, channel, batch, npu, page, shard, line, offset or none."
 ]

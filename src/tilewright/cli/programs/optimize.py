@@ -58,9 +58,7 @@ def optimize(
     *,
     to: Annotated[
         Output,
-        Files("", ".html", ".htm"),
-        "--output",
-        "-o",
+        Files("", ".html"),
         "Write the result, or as .html a page with every change before and after; - is stdout; a folder takes "
         "--print-after-all too.",
     ],

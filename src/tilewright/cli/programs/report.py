@@ -15,16 +15,7 @@ from typer import Argument, Option
 
 from tilewright import hlo, targets
 from tilewright.cli.options import Files
-from tilewright.cli.programs.program import (
-    PROGRAM_HELP,
-    ArgOption,
-    AssumeOption,
-    ModuleOption,
-    ProgramArgument,
-    ProgramOptions,
-    assumptions,
-    load_program,
-)
+from tilewright.cli.programs import program as programs
 from tilewright.cli.streams import read_text
 from tilewright.errors import CheckFailed, TilewrightError, UnsupportedError, UsageError
 from tilewright.extras import installed
@@ -35,8 +26,7 @@ from tilewright.render.formats import Kind
 
 _TargetOption = Annotated[str | None, "--target", "-t", "The chip; needed for StableHLO, whose layouts it predicts."]
 _GRAPH = ".modelexplorer.json"
-_SUFFIXES = (".json", ".html", ".htm")
-_SIDE = f"{PROGRAM_HELP[:-1]}; or a report written with -o REPORT.json."
+_SIDE = f"{programs.PROGRAM_HELP[:-1]}; or a report written with -o REPORT.json."
 
 
 def make_report(
@@ -90,7 +80,7 @@ _By = StrEnum("_By", "MOVED PADDING TIME")
 
 
 def report(
-    program: ProgramArgument,
+    program: programs.ProgramArgument,
     target: _TargetOption = None,
     top: Annotated[int, Option(min=1, help="How many entries of each ranking to print.")] = 10,
     by: Annotated[_By | None, "Print this ranking only."] = None,
@@ -108,14 +98,12 @@ def report(
     compiled: Annotated[
         bool, "--compile", "Report on what an installed TPU compiler (libtpu) makes of StableHLO."
     ] = False,
-    assume: AssumeOption = None,
+    assume: programs.AssumeOption = None,
     *,
-    of: ProgramOptions,
+    of: programs.ProgramOptions,
     to: Annotated[
         Output,
-        Files(*_SUFFIXES, ".sarif", _GRAPH, stdout=None),
-        "--output",
-        "-o",
+        Files(".json", ".html", ".sarif", _GRAPH, stdout=None),
         "Write a .html, .json, .sarif (code review) or .modelexplorer.json file.",
     ],
 ) -> None:
@@ -127,7 +115,7 @@ def report(
     loaded = of.load(program)
     if compiled and chip is not None and loaded.kind != "hlo":
         loaded = hlo.compile_for_tpu(loaded, chip.name)
-    movement = make_report(loaded, chip, program, assumptions(assume))
+    movement = make_report(loaded, chip, program, programs.assumptions(assume))
     if profile:
         movement = movement.with_profile(loaded, profile)
     if by is _By.TIME and movement.time is None and profile is None:
@@ -182,12 +170,10 @@ def diff(
     after: Annotated[str, Argument(metavar="AFTER", help="The same, of the other side.", show_default=False)],
     target: _TargetOption = None,
     top: Annotated[int, Option(min=1, help="How many rows to print.")] = 20,
-    arg: ArgOption = None,
-    module: ModuleOption = None,
+    arg: programs.ArgOption = None,
+    module: programs.ModuleOption = None,
     *,
-    to: Annotated[
-        Output, Files(*_SUFFIXES, stdout=None), "--output", "-o", "Write a .html or .json file; - is stdout."
-    ],
+    to: Annotated[Output, Files(".json", ".html", stdout=None), "Write a .html or .json file; - is stdout."],
 ) -> None:
     """Compare two programs: movement new, gone and changed; of two dumps on a TPU also time, with line and cause.
 
@@ -202,7 +188,7 @@ def diff(
         if Path(side).suffix.lower() == ".json":
             sides.append(_read_report(side))
         else:
-            programs.append(load_program(side, arg, module))
+            programs.append(programs.load_program(side, arg, module))
             sides.append(make_report(programs[-1], chip, side))
     difference, upgrade = hlo.diff_reports(*sides), None
     if target is not None and [program.kind for program in programs] == ["hlo", "hlo"]:

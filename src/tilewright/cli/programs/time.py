@@ -23,14 +23,7 @@ from typer import Argument, Option
 
 from tilewright import hlo, targets, trace
 from tilewright.cli.options import Files, assigned, swept
-from tilewright.cli.programs.program import (
-    PROGRAM_HELP,
-    AssumeOption,
-    ProgramArgument,
-    ProgramOptions,
-    assumptions,
-    load_program,
-)
+from tilewright.cli.programs import program as programs
 from tilewright.cli.programs.report import make_report, terminal_width
 from tilewright.cli.streams import progress, read_text
 from tilewright.errors import UsageError
@@ -41,7 +34,7 @@ from tilewright.render.tables import Heading, Table
 
 
 def time(
-    program: Annotated[str | None, Argument(metavar="PROGRAM", help=PROGRAM_HELP, show_default=False)] = None,
+    program: Annotated[str | None, Argument(metavar="PROGRAM", help=programs.PROGRAM_HELP, show_default=False)] = None,
     target: Annotated[
         list[str] | None, "--target", "-t", "The chip; repeat it to see several beside each other."
     ] = None,
@@ -58,19 +51,13 @@ def time(
     ] = None,
     calibration: Annotated[str | None, "Take the constants that --calibrate has kept in this file."] = None,
     compiled: Annotated[bool, "--compile", "Price what an installed TPU compiler (libtpu) makes of StableHLO."] = False,
-    assume: AssumeOption = None,
+    assume: programs.AssumeOption = None,
     *,
-    of: ProgramOptions,
-    to: Annotated[
-        Output,
-        Files(".json", ".html", ".htm", ".pftrace"),
-        "--output",
-        "-o",
-        "Write a .html, .json or .pftrace (Perfetto) file.",
-    ],
+    of: programs.ProgramOptions,
+    to: Annotated[Output, Files(".json", ".html", ".pftrace"), "Write a .html, .json or .pftrace (Perfetto) file."],
 ) -> None:
     """Model how long one step takes: the operations by time, what bounds each, and what a change would bring."""
-    assumed = assumptions(assume)
+    assumed = programs.assumptions(assume)
     if not target:
         raise UsageError("a time needs a chip", where=program or "", how="add --target, such as --target tpu-v6e")
     chips = [targets.target(name) for name in target]
@@ -146,7 +133,7 @@ _MOST = 1 << 24
 """The largest number that is tried."""
 
 
-def _largest(name: str, program: str, chip: targets.Target, of: ProgramOptions) -> int:
+def _largest(name: str, program: str, chip: targets.Target, of: programs.ProgramOptions) -> int:
     """The largest number for a word of the arguments with which the program fits, by tracing it anew for each."""
     memory = chip.memory("hbm")
     if memory is None:
@@ -181,17 +168,15 @@ def _lines(named: Sequence[tuple[str, hlo.StepTime]], top: int, changes: Sequenc
 
 
 def shard(
-    program: ProgramArgument,
+    program: programs.ProgramArgument,
     target: Annotated[str, "--target", "-t", "The chip."] = "tpu-v5e",
     search: Annotated[bool, "Search the shardings of the arguments with the shortest step that fits."] = False,
     most: Annotated[int, Option(min=3, help="How many shardings --search tries.")] = 200,
     top: Annotated[int, Option(min=1, help="How many entries to print.")] = 10,
     compiled: Annotated[bool, "--compile", "Ask an installed TPU compiler (libtpu) for the slice, too."] = False,
     *,
-    of: ProgramOptions,
-    to: Annotated[
-        Output, Files(".json", ".html", ".htm"), "--output", "-o", "Write a .html (not with --search) or .json file."
-    ],
+    of: programs.ProgramOptions,
+    to: Annotated[Output, Files(".json", ".html"), "Write a .html (not with --search) or .json file."],
 ) -> None:
     """Partition a program over a mesh: the step, what a device holds and sends, the changes that pay most."""
     chip = targets.target(target)
@@ -255,7 +240,7 @@ def _points(measured: str, program: str | None, chip: targets.Target) -> Iterato
     if not measured.lower().endswith(".csv"):
         if program is None:
             raise UsageError("a profile is of a program", where="--calibrate", how="name the dump of what ran first")
-        loaded = load_program(program)
+        loaded = programs.load_program(program)
         for each in make_report(loaded, chip, program).with_profile(loaded, measured).rows:
             if each.measured_us and each.measured_runs and each.modelled_us and each.bound:
                 waits = {each.bound: each.modelled_us / each.runs}
@@ -269,7 +254,7 @@ def _points(measured: str, program: str | None, chip: targets.Target) -> Iterato
             raise UsageError("no row of a program and its microseconds", where=where, how=_HOW) from None
         if not 0 < us < float("inf"):
             raise UsageError(f"{us:g} us is no time", where=f"{measured}:{number}")
-        loaded = load_program(str(Path(measured).parent / name), (row.get("args") or "").split() or None)
+        loaded = programs.load_program(str(Path(measured).parent / name), (row.get("args") or "").split() or None)
         parts = {bound: 1e6 * s for bound, s in hlo.estimate(loaded, chip).by_bound().items() if s}
         yield _Point(name, us, parts, _kinds(loaded))
 
