@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument
@@ -261,38 +262,31 @@ def _deliver_data(data: bytes, layout: layouts.TensorLayout, source: str, to: Ou
     deliver(Answer(lambda: value, list), to, {to.suffix: lambda: data}, said=(), wrote=size)
 
 
-def _place_bytes(layout: layouts.TensorLayout) -> int:
-    """Bytes from one element to the next where E(n) asks for more than its type has; 0 where there is nothing to do."""
-    bits = layout.element_bits
-    if bits < 8 or bits == 8 * layout.numpy_dtype.itemsize:
-        return 0
+def _widths(layout: layouts.TensorLayout) -> tuple[int, int]:
+    """Bytes of an element, and from one to the next, which E(n) may set further apart; below a byte those of a byte."""
+    bits, own = layout.element_bits, layout.numpy_dtype.itemsize
+    if bits < 8:
+        return 1, 1
     if bits % 8:
         raise UnsupportedError(f"{layout}: elements of {bits} bits, no whole bytes", how=f"E({bits // 8 * 8 + 8})")
-    return bits // 8
+    return own, bits // 8
 
 
 def _memory_image(layout: layouts.TensorLayout, buffer: np.ndarray[Any, Any]) -> bytes:
     """A packed buffer as the bytes in memory: zeros follow an element that E(n) gives more room than it needs."""
     import numpy as np
 
-    raw, wide = buffer.view(np.uint8), _place_bytes(layout)
-    if not wide:
-        return raw.tobytes()
-    image = np.zeros((len(buffer), wide), np.uint8)
-    image[:, : buffer.itemsize] = raw.reshape(len(buffer), buffer.itemsize)
-    return image.tobytes()
+    own, wide = _widths(layout)
+    return np.pad(buffer.view(np.uint8).reshape(-1, own), ((0, 0), (0, wide - own))).tobytes()
 
 
 def _packed_buffer(layout: layouts.TensorLayout, raw: bytes) -> np.ndarray[Any, Any]:
     """The inverse of :func:`_memory_image`."""
     import numpy as np
 
-    wide = _place_bytes(layout)
-    if not wide:
-        return np.frombuffer(raw, np.uint8 if layout.element_bits < 8 else layout.numpy_dtype)
-    places = np.frombuffer(raw, np.uint8).reshape(layout.num_slots, wide)
-    values = np.ascontiguousarray(places[:, : layout.numpy_dtype.itemsize])
-    return values.reshape(-1).view(layout.numpy_dtype)
+    own, wide = _widths(layout)
+    values = np.ascontiguousarray(np.frombuffer(raw, np.uint8).reshape(-1, wide)[:, :own]).reshape(-1)
+    return values if layout.element_bits < 8 else values.view(layout.numpy_dtype)
 
 
 def _as_layout_type(array: np.ndarray[Any, Any], layout: layouts.TensorLayout, source: str) -> np.ndarray[Any, Any]:
@@ -361,19 +355,16 @@ def _lane_layout(
         raise UsageError(f"a matrix has two sizes, {array} has {array.rank}")
     if (mode == "matrix") != (columns is not None):
         raise UsageError("--columns-per-npu goes with --mode matrix, and that mode needs it")
+    if start and mode in ("weights", "global"):
+        problem = "weights begin at NPU 0" if mode == "weights" else "the global memory has no start NPU"
+        raise UsageError(problem, where="--start")
     if mode == "matrix" and columns is not None:
-        return layouts.lane_matrix(
-            array.shape[0], array.shape[1], array.dtype, **memory, start=start, columns_per_npu=columns
-        )
+        return layouts.lane_matrix(*array.shape, array.dtype, **memory, start=start, columns_per_npu=columns)
     if mode == "matrix2":
-        return layouts.lane_matrix2(array.shape[0], array.shape[1], array.dtype, **memory, start=start)
+        return layouts.lane_matrix2(*array.shape, array.dtype, **memory, start=start)
     if mode == "weights":
-        if start:
-            raise UsageError("weights begin at NPU 0", where="--start")
         return layouts.lane_weights(array.shape, array.dtype, **memory, ic_parallel=ic_parallel)
     if mode == "global":
-        if start:
-            raise UsageError("the global memory has no start NPU", where="--start")
         return layouts.global_memory(array.shape, array.dtype)
     strides = whole_numbers(mode, "--mode") if mode[:1].isdigit() or "," in mode else mode
     return layouts.lanes(array.shape, array.dtype, **memory, start=start, mode=strides)
@@ -440,7 +431,11 @@ def plan(
 
     text = read_text(file)
     if is_tpu_mlir(text):
-        groups = _chosen(layouts.read_tpu_mlir(text, chip, file), group, file)
+        every = layouts.read_tpu_mlir(text, chip, file)
+        groups = [each for each in every if group in (None, each.name)]
+        if not groups:
+            names = ", ".join(each.name for each in every[:10]) + (", ..." if len(every) > 10 else "")
+            raise UsageError(f"no layer group is called {group!r}", where=file, how=f"there are {names}")
         shown = max(groups, key=lambda each: each.plan.bytes_used).plan
         conflicts = [conflict for each in groups for conflict in each.plan.conflicts]
         result = Answer(lambda: {"groups": [_group_value(each) for each in groups]}, lambda: _groups_lines(groups))
@@ -468,23 +463,13 @@ def _planned(text: str, chip: str | None, file: str) -> tuple[layouts.LocalPlan,
         raise UsageError("no chip is named", where=file, how='write chip = "bm1684x" or pass --chip')
     if not value.tensor:
         raise UsageError("no tensors are given", where=file, how=_HINTS["tensor"])
-    return layouts.plan_local_memory(
-        [_tensor(entry, name, file) for entry in value.tensor], name, value.instructions
-    ), name
-
-
-def _chosen(groups: Sequence[LayerGroup], name: str | None, file: str) -> list[LayerGroup]:
-    chosen = [group for group in groups if name in (None, group.name)]
-    if not chosen:
-        names = ", ".join(group.name for group in groups[:10]) + (", ..." if len(groups) > 10 else "")
-        raise UsageError(f"no layer group is called {name!r}", where=file, how=f"there are {names}")
-    return chosen
+    tensors = [_tensor(entry, name, file) for entry in value.tensor]
+    return layouts.plan_local_memory(tensors, name, value.instructions), name
 
 
 def _group_value(group: LayerGroup) -> dict[str, Any]:
-    own = {"operations": dict(group.operations), "steps": list(group.steps), "open": list(group.open)}
-    shared = {"shared": [list(pair) for pair in group.shared]}
-    return {"group": group.name, "line": group.line, **group.plan.to_dict(), **own, **shared}
+    own = {"group": group.name, "line": group.line, **group.plan.to_dict(), "operations": dict(group.operations)}
+    return own | {"steps": list(group.steps), "open": list(group.open), "shared": list(map(list, group.shared))}
 
 
 def _groups_lines(groups: Sequence[LayerGroup]) -> Iterator[Line]:
@@ -549,10 +534,5 @@ def _plan_lines(plan: layouts.LocalPlan, heading: str, group: LayerGroup | None 
 
 def _span(banks: tuple[int, ...]) -> str:
     """Bank numbers, neighbours joined: 0-3, 7."""
-    runs: list[list[int]] = []
-    for bank in banks:
-        if runs and runs[-1][-1] == bank - 1:
-            runs[-1].append(bank)
-        else:
-            runs.append([bank])
+    runs = [[bank for _, bank in run] for _, run in groupby(enumerate(banks), lambda pair: pair[1] - pair[0])]
     return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
