@@ -75,21 +75,19 @@ def _stage_lines() -> Iterator[Callable[[str, int, int], None]]:
     with ExitStack() as shown:
         stage, since, advance = "", 0.0, None
 
-        def end() -> None:
-            shown.close()
-            if stage:
-                remark(f"{stage}: {seconds_text(time.perf_counter() - since)}")
-
         def watch(name: str, done: int, total: int) -> None:
             nonlocal stage, since, advance
             if name != stage:
-                end()
-                stage, since, advance = name, time.perf_counter(), shown.enter_context(progress(name))
+                shown.close()
+                if stage:
+                    remark(f"{stage}: {seconds_text(time.perf_counter() - since)}")
+                stage, since = name, time.perf_counter()
+                advance = shown.enter_context(progress(name)) if name else None
             if total and advance is not None:
                 advance(done, total)
 
         yield watch
-        end()
+        watch("", 0, 0)
 
 
 def targets(
@@ -238,6 +236,7 @@ def _explained(
 ) -> tuple[tuple[hlo.AllocationReport, ...], tuple[embed.ErrorExplanation, ...], tuple[hlo.KernelError, ...]]:
     """What the text says of the TensorCore's memories, the SparseCores' and of kernels. UsageError where nothing."""
     of_sparsecores, kernels = embed.ErrorExplanation.is_in(text), hlo.explain_kernel(text)
+    reports: tuple[hlo.AllocationReport, ...] = ()
     try:
         reports = hlo.explain_allocation(text)
     except UsageError:
@@ -246,11 +245,8 @@ def _explained(
                 how = "docs/out_of_memory.md lists the known ones"
                 raise UsageError("this message about a kernel is not known", where="explain-error", how=how) from None
             raise
-        reports = ()
-    if not of_sparsecores:
-        return reports, (), kernels
     try:
-        return reports, embed.explain_error(text, **vars(stack), hbm=False), kernels
+        return reports, embed.explain_error(text, **vars(stack), hbm=False) if of_sparsecores else (), kernels
     except UsageError as problem:  # only the head of an error, or a width that is not its own
         if not reports and not kernels:
             raise

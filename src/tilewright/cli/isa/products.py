@@ -17,7 +17,7 @@ from tilewright.cli.isa import machine
 from tilewright.cli.options import Files
 from tilewright.cli.streams import npy_bytes, progress
 from tilewright.errors import UsageError
-from tilewright.render.delivery import Form, Line, Output, deliver, remark, write_file
+from tilewright.render.delivery import Answer, Form, Line, Output, deliver, remark, write_file
 from tilewright.render.tables import Table
 
 if TYPE_CHECKING:
@@ -172,10 +172,9 @@ def matmul(
     with progress("mm", expected.instructions) as bar:
         watcher = machine.watch(bar, expected.instructions)
         result = isa.matmul(a, b, config=config, trace=to.suffix == ".pftrace", watch=watcher, **options, **more)
-    ran = _ProductRun(result, expected.to_dict(), *difference(result.value, a, b, a.shape[1]), listing)
-    counts = {k: {"machine": v, "closed_form": ran.forms[k], "holds": ran.holds[k]} for k, v in ran.counted.items()}
-    ran.value |= {**sizes, "dtype": types[0], "dtype_b": types[1], **options, **more, "counts": counts}
-    ran.value |= {"value_equals_numpy": ran.equal, "difference": ran.away, "errors": len(result.errors)}
+    value = {**sizes, "dtype": types[0], "dtype_b": types[1], **options, **more, "errors": len(result.errors)}
+    compared = difference(result.value, a, b, a.shape[1])
+    answer, correct = _compared(result, expected.to_dict(), *compared, value, listing)
     forms: dict[str, Form] = {
         ".pftrace": lambda: trace.perfetto_bytes(result.trace),
         ".npy": lambda: npy_bytes(result.value),
@@ -184,53 +183,37 @@ def matmul(
     if to.suffix == ".tasm" and len(programs := _programs(result)) > 1:
         _write_programs(to, programs)
         to = Output(as_json=to.as_json)
-    deliver(ran, to, forms, wrote=machine.timeline_text(result.trace) if to.suffix == ".pftrace" else "")
+    deliver(answer, to, forms, wrote=machine.timeline_text(result.trace) if to.suffix == ".pftrace" else "")
     machine.remark_errors(result.errors)
-    return 0 if ran.correct else 1
+    return 0 if correct else 1
 
 
-@dataclass
-class _ProductRun:
-    """A product that was run: its counts and their closed ``forms``, and whether its value is numpy's.
+def _compared(
+    result: Any, forms: Mapping[str, int], equal: bool, away: float, value: Mapping[str, Any], listing: bool = False
+) -> tuple[Answer, bool]:
+    """A product that was run beside the closed ``forms`` of its counts and numpy's value; whether all agrees.
 
     ``away``: the largest difference, or for whole numbers how many elements differ; ``value``: its options as JSON.
     """
+    counts, misses = result.counts.to_dict(), ("l1_misses", "l2_misses", "dram_bytes")
+    # Of misses the closed form is the least.
+    holds = {name: n >= forms[name] if name in misses else n == forms[name] for name, n in counts.items()}
 
-    result: Any
-    forms: Mapping[str, int]
-    equal: bool
-    away: float
-    listing: bool = False
+    def to_json() -> dict[str, Any]:
+        held = {k: {"machine": n, "closed_form": forms[k], "holds": holds[k]} for k, n in counts.items()}
+        plain = {"counts": held, "value_equals_numpy": equal, "difference": away, **value}
+        plain |= machine.numbers(result) | {"pes": machine.pes_value(result.pes)}
+        plain |= {"dma_bytes": result.dma_bytes, "buffering": result.buffering}
+        if listing:
+            plain |= {"program": str(result.program), "programs": [str(program) for program in result.programs]}
+        return plain
 
-    def __post_init__(self) -> None:
-        self.value: dict[str, Any] = {}
-        self.counted = self.result.counts.to_dict()
-        misses = ("l1_misses", "l2_misses", "dram_bytes")  # for these the closed form is the least
-        self.holds = {k: n >= self.forms[k] if k in misses else n == self.forms[k] for k, n in self.counted.items()}
-
-    @property
-    def correct(self) -> bool:
-        """Whether the value is numpy's, every counter holds and no error was recorded."""
-        return self.equal and all(self.holds.values()) and not self.result.errors
-
-    def to_json(self) -> dict[str, Any]:
-        """The options, the counts, and what the run took."""
-        result = self.result
-        value = self.value | machine.numbers(result) | {"pes": machine.pes_value(result.pes)}
-        value |= {"dma_bytes": result.dma_bytes, "buffering": result.buffering}
-        if self.listing:
-            value |= {"program": str(result.program), "programs": [str(program) for program in result.programs]}
-        return value
-
-    def lines(self) -> Iterator[Line]:
-        """The counts beside the closed forms, where the cycles went, and how the value compares."""
-        result, rows = self.result, []
-        for key, value in self.counted.items():
-            verdict = "equal" if value == self.forms[key] else "at least" if self.holds[key] else "DIFFERS"
-            rows.append((key, value, self.forms[key], verdict))
-        if self.listing:
+    def lines() -> Iterator[Line]:
+        if listing:
             heads = [f"what {_who(pes)}:\n" if len(result.programs) > 1 else "" for pes, *_ in _programs(result)]
             yield "\n".join(f"{head}{text}\n" for head, (*_, text) in zip(heads, _programs(result)))
+        verdicts = {k: "equal" if n == forms[k] else "at least" if holds[k] else "DIFFERS" for k, n in counts.items()}
+        rows = [(name, n, forms[name], verdicts[name]) for name, n in counts.items()]
         yield from (Table(("counter", ("machine", "count"), ("closed form", "count"), ""), rows), "")
         if len(result.pes) > 1:
             yield from (machine.pes_table(result.pes), "")
@@ -243,10 +226,12 @@ class _ProductRun:
             way = "the next one while one is worked on" if double else "one after the other"
             yield f"segments of B: {result.dma_bytes:,} bytes by DMA, {way}"
         if result.value.dtype.kind == "f":
-            verdict = "is" if self.equal else "is NOT"
-            yield f"value {verdict} numpy's within float32 rounding (largest difference {self.away:.3g})"
+            verdict = "is" if equal else "is NOT"
+            yield f"value {verdict} numpy's within float32 rounding (largest difference {away:.3g})"
         else:
-            yield "value equals numpy's" if self.equal else f"value DIFFERS from numpy's in {int(self.away)} elements"
+            yield "value equals numpy's" if equal else f"value DIFFERS from numpy's in {int(away)} elements"
+
+    return Answer(to_json, lines), equal and all(holds.values()) and not result.errors
 
 
 def _programs(result: Any) -> list[tuple[list[int], str, str]]:
@@ -327,14 +312,13 @@ def conv2d(
     by_numpy = partial(_convolved, out=result.value.shape, **how)
     compared = difference(result.value, images, weights, prod(weights.shape[:3]), by_numpy)
     closed = forms.to_dict() | ({"l2_misses": 0, "dram_bytes": 0} if stream else {})
-    ran = _ProductRun(result, closed, *compared)
-    ran.value |= {"x": list(images.shape), "w": list(weights.shape), "dtype": of.dtype, **how, **options, **more}
-    ran.value |= {"counts": ran.counted, "closed_forms": closed}
-    ran.value |= {"value_equals_numpy": ran.equal, "difference": ran.away}
+    value = {"x": list(images.shape), "w": list(weights.shape), "dtype": of.dtype, **how, **options, **more}
+    value |= {"counts": result.counts.to_dict(), "closed_forms": closed}
+    answer, correct = _compared(result, closed, *compared, value)
     written: dict[str, Form] = {".npy": lambda: npy_bytes(result.value), ".tasm": lambda: f"{result.program}\n"}
-    deliver(ran, to, written)
+    deliver(answer, to, written)
     machine.remark_errors(result.errors)
-    return 0 if ran.correct else 1
+    return 0 if correct else 1
 
 
 def _convolved(
