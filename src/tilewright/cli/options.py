@@ -68,10 +68,9 @@ def _reader(made: Callable[..., Any], options: dict[str, inspect.Parameter]) -> 
         )
 
     for name, hint in get_type_hints(made, include_extras=True).items():
-        kind: Any
         kind, *words = get_args(hint) or (hint,)
         if is_dataclass(kind):
-            readers[name] = _reader(kind, options)
+            readers[name] = _reader(hint, options)
         elif kind is Output:
             files = words[0] if isinstance(words[0], Files) else Files()
             if files.suffixes:

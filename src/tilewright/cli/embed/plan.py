@@ -114,13 +114,13 @@ def plan(
     else:
         shared["quantile"] = quantile
         planned = _plan_log(setup, files, rows, shared)
-    made, compared = None, None
+    written, compared = "", None
     if apply is not None:
-        made = _applied(setup, planned, apply, of.config)
-        applied = "\n".join(f"applied: {line}" for line in made.lines)
+        changed, written, lines_applied = _applied(setup, planned, apply, of.config)
+        applied = "\n".join(f"applied: {line}" for line in lines_applied)
         remark(applied or "nothing to apply: no finding of this plan changes the model's file, which stays as it is")
         if applied:
-            before, setup = planned, model.with_stacking(made.setup, stacking)
+            before, setup = planned, model.with_stacking(changed, stacking)
             planned = _plan_log(setup, files, rows, shared)
             found = [each.line() for each in changes(PLAN, before.to_json(), planned.to_json())]
             compared = Table(("what", "before", "after", "change", ""), found, "before and after")
@@ -141,7 +141,7 @@ def plan(
 
     forms: dict[str, Form] = {
         ".json": planned.limits_json,
-        ".toml": lambda: made.text if made else "",
+        ".toml": lambda: written,
         ".html": lambda: _page(planned, diagnosis, value(), log, of.config, compared),
     }
     if compared is not None and not to.as_json:
@@ -152,21 +152,15 @@ def plan(
     deliver(Answer(value, lines), to, forms, said=said)
 
 
-@dataclass(frozen=True)
-class _Applied:
+def _applied(
+    setup: embed.EmbedConfig, plan: embed.Plan, which: str, config: str | None
+) -> tuple[embed.EmbedConfig, str, list[str]]:
     """The model with findings' changes, its file's text, and lines that say which were made."""
-
-    setup: embed.EmbedConfig
-    text: str
-    lines: tuple[str, ...]
-
-
-def _applied(setup: embed.EmbedConfig, plan: embed.Plan, which: str, config: str | None) -> _Applied:
     if config is None:
         raise UsageError("--apply without --config", how="name the model's file, which it changes")
     findings = dict(enumerate(embed.diagnose(plan.counters(setup.sparsecore)).findings, 1))
     named = [k for k, finding in findings.items() if finding.change] if which == "all" else which.split(",")
-    text, lines = Path(config).read_text(encoding="utf-8"), []
+    text, lines = Path(config).read_text(encoding="utf-8"), list[str]()
     for word in named:
         number = int(word) if str(word).strip().isdecimal() else 0
         if number not in findings or not findings[number].change:
@@ -176,7 +170,7 @@ def _applied(setup: embed.EmbedConfig, plan: embed.Plan, which: str, config: str
         change = findings[number].change
         setup, text = setup.changed(change), setup.changed_text(text, change)
         lines.append(f"{findings[number].bottleneck}: {findings[number].written}")
-    return _Applied(setup, text, tuple(lines))
+    return setup, text, lines
 
 
 def _like_tables(setup: embed.EmbedConfig, tables: int, rows: int) -> embed.EmbedConfig:

@@ -267,15 +267,10 @@ def roofline(
         raise UsageError("no product", how="give --m, --n and --k, or --x and --w")
     with progress("running") as bar:
         found, choice = isa.Roofline.measured(sizes, dtype, config, tuned, what_if, bar, **how)
-    answer = Answer(lambda: found.to_dict() | {"choice": choice}, lambda: _roofline_lines(found, choice))
+    answer = Answer(
+        lambda: found.to_dict() | {"choice": choice}, lambda: [f"{found.title}, by {choice}", *found.lines()]
+    )
     deliver(answer, to, {".html": lambda: found.to_html(this_command()), ".json": found.to_dict})
-
-
-def _roofline_lines(found: isa.Roofline, choice: str) -> Iterator[Line]:
-    yield f"{found.title}, by {choice}"
-    yield f"{found.macs:,} products in {found.cycles:,} cycles: {found.rate:,.0f} of {found.peak:,.0f} a cycle\n"
-    yield Table(*found.table())
-    yield from ("", *(f"* {text}" for text in found.advice))
 
 
 def explore(

@@ -33,27 +33,6 @@ ArgOption = Annotated[
     list[str] | None, "--arg", "-a", "For model.py:function: an example argument, such as f32[8,128]; repeat it."
 ]
 ModuleOption = Annotated[str | None, "For a dump folder: the module to take, by (part of) its name."]
-_Frames = Annotated[
-    str | None,
-    "A pattern for files, such as maxtext/ or train.py: an operation's line is the innermost of its stack in one of "
-    "them; without it the innermost outside JAX, Flax and libraries like them.",
-]
-_Mesh = Annotated[
-    str | None,
-    "--mesh AXIS=N,..",
-    "Devices along named axes, the last one fastest, as data=8,model=4: what is shown is one device's part.",
-]
-_Shard = Annotated[
-    list[str] | None,
-    "--shard NAME=AXES,..",
-    "With --mesh: the axes that cut each dim of an argument, as x=data,- (NAME: x, params['w'], params for all in it, "
-    "*['w'], 0, result); repeat it. What is not named is the partitioner's choice.",
-]
-_Topology = Annotated[
-    str | None,
-    "--topology",
-    "With --mesh: the chips of a slice, as 4x8, of two slices 2*4x8; by default the squarest torus.",
-]
 
 AssumeOption = Annotated[
     list[str] | None,
@@ -121,9 +100,22 @@ def _say_memory(path: Path) -> None:
 class MeshOptions:
     """Over what devices a program is cut, and how."""
 
-    mesh: _Mesh = None
-    shard: _Shard = None
-    topology: _Topology = None
+    mesh: Annotated[
+        str | None,
+        "--mesh AXIS=N,..",
+        "Devices along named axes, the last one fastest, as data=8,model=4: what is shown is one device's part.",
+    ] = None
+    shard: Annotated[
+        list[str] | None,
+        "--shard NAME=AXES,..",
+        "With --mesh: the axes that cut each dim of an argument, as x=data,- (NAME: x, params['w'], params for all in "
+        "it, *['w'], 0, result); repeat it. What is not named is the partitioner's choice.",
+    ] = None
+    topology: Annotated[
+        str | None,
+        "--topology",
+        "With --mesh: the chips of a slice, as 4x8, of two slices 2*4x8; by default the squarest torus.",
+    ] = None
 
     def over(self) -> Mesh | None:
         """The mesh, or None. Raises UsageError where only what belongs to one is said."""
@@ -150,7 +142,11 @@ class ProgramOptions(MeshOptions):
 
     arg: ArgOption = None
     module: ModuleOption = None
-    frames: _Frames = None
+    frames: Annotated[
+        str | None,
+        "A pattern for files, such as maxtext/ or train.py: an operation's line is the innermost of its stack in one "
+        "of them; without it the innermost outside JAX, Flax and libraries like them.",
+    ] = None
 
     def load(self, source: str, arguments: Sequence[str] | None = None) -> hlo.Program:
         """The program that ``source`` names; ``arguments`` in place of ``--arg``. What the user's code prints goes to
