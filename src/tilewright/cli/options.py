@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import is_dataclass
 from functools import wraps
 from operator import itemgetter
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated, Any, cast, get_args, get_type_hints
 
 import typer
 
@@ -70,7 +70,7 @@ def _reader(made: Callable[..., Any], options: dict[str, inspect.Parameter]) -> 
     for name, hint in get_type_hints(made, include_extras=True).items():
         kind, *words = get_args(hint) or (hint,)
         if is_dataclass(kind):
-            readers[name] = _reader(hint, options)
+            readers[name] = _reader(cast(Any, kind), options)
         elif kind is Output:
             files = words[0] if isinstance(words[0], Files) else Files()
             if files.suffixes:

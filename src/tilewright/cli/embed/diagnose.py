@@ -97,7 +97,9 @@ def _of_log(setup: embed.EmbedConfig, file: str, limits: str | None, bad_ids: st
         counters = embed.log_counters(
             (part.features for part in log), setup, bounds, bad_ids=bad_ids, progress=lambda n: advance(n, total)
         )
-    remark(f"{file}: {counted(counters.steps, 'batch', 'batches')} on {counters.shards} SparseCores ({setup.target})")
+    remark(
+        f"{file}: {counted(counters.steps or 0, 'batch', 'batches')} on {counters.shards} SparseCores ({setup.target})"
+    )
     return counters
 
 

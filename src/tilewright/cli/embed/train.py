@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import IO, Annotated, Any
@@ -172,9 +172,9 @@ def _page(fitted: Any, in_turn: Any | None) -> str:
     window = max(1, math.ceil(steps / _MOST_POINTS))
     curves = []
     for label, run in (("in turn", in_turn), ("pipelined" if job.pipelined else "in turn", fitted)):
-        losses = run.trained.losses if run is not None else []
-        starts = range(0, len(losses) - window + 1, window)
-        if starts:
+        if run is not None:
+            losses = run.trained.losses
+            starts = range(0, len(losses) - window + 1, window)
             means = [sum(losses[start : start + window]) / window for start in starts]
             curves.append(Curve(label, [run.first + start + (window + 1) / 2 for start in starts], means))
     title = "Loss of every step" if window == 1 else f"Loss, means of {window} steps"
@@ -289,7 +289,7 @@ def _awaited(started: list[subprocess.Popen[bytes]], words: IO[str]) -> list[int
         time.sleep(0.05)
 
 
-def _tell(codes: list[int | None], words: list[IO[str]]) -> None:
+def _tell(codes: Sequence[int | None], words: Sequence[IO[str]]) -> None:
     """Raise what ended the processes early: a signal, or their own error."""
     killed = [(number, -code) for number, code in enumerate(codes) if code is not None and code < 0]
     if killed:

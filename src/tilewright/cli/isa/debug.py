@@ -62,7 +62,7 @@ def _run_commands(debugger: isa.Debugger, lines: Iterator[str], as_json: bool) -
         show([debugger.where()])
     for line in lines:
         leaving = line in _LEAVE
-        said = {"ok": True, "text": "", "value": None} if leaving else vars(debugger.answer(line))
+        said: dict[str, Any] = {"ok": True, "text": "", "value": None} if leaving else vars(debugger.answer(line))
         understood &= said["ok"]
         if as_json:
             pe, done = debugger.pe, debugger.done

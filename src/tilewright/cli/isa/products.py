@@ -91,7 +91,7 @@ def operands(
     read = {name: _read(name, arrays[name], dtype) for name, dtype in zip("AB", dtypes) if name in arrays}
     depths = [k, *(read[name].shape[dim] for name, dim in (("A", 1), ("B", 0)) if name in read)]
     depth = next((size for size in depths if size is not None), None)
-    of = (("A", (m, depth), dtypes[0], "--m and --k"), ("B", (depth, n), dtypes[1], "--k and --n"))
+    of: Any = (("A", (m, depth), dtypes[0], "--m and --k"), ("B", (depth, n), dtypes[1], "--k and --n"))
     for name, sizes, dtype, missing in of:
         if name in read:
             if not all(size in (None, side) for size, side in zip(sizes, read[name].shape, strict=True)):

@@ -8,7 +8,7 @@ addresses have several axes.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any
@@ -39,7 +39,7 @@ def convert(text: show.Text, leaf: show.Leaf = None, *, to: Json) -> None:
     The last three are expressions of pads, reshapes and transposes. What cannot be written says why.
     """
     layout = show.one_array(text, leaf)
-    writers = {
+    writers: dict[str, Callable[[layouts.TensorLayout], str]] = {
         "CuTe": layouts.to_cute,
         "CuTe, padded": lambda layout: layouts.to_cute(layout, padded=True),
         "linalg.pack": lambda layout: "; ".join(map(_pack_text, layouts.to_linalg_pack(layout))),
@@ -353,15 +353,16 @@ def _lane_layout(
         raise UsageError("--ic-parallel goes with --mode weights")
     if mode in ("matrix", "matrix2") and array.rank != 2:
         raise UsageError(f"a matrix has two sizes, {array} has {array.rank}")
+    sides: Any = array.shape
     if (mode == "matrix") != (columns is not None):
         raise UsageError("--columns-per-npu goes with --mode matrix, and that mode needs it")
     if start and mode in ("weights", "global"):
         problem = "weights begin at NPU 0" if mode == "weights" else "the global memory has no start NPU"
         raise UsageError(problem, where="--start")
     if mode == "matrix" and columns is not None:
-        return layouts.lane_matrix(*array.shape, array.dtype, **memory, start=start, columns_per_npu=columns)
+        return layouts.lane_matrix(*sides, array.dtype, **memory, start=start, columns_per_npu=columns)
     if mode == "matrix2":
-        return layouts.lane_matrix2(*array.shape, array.dtype, **memory, start=start)
+        return layouts.lane_matrix2(*sides, array.dtype, **memory, start=start)
     if mode == "weights":
         return layouts.lane_weights(array.shape, array.dtype, **memory, ic_parallel=ic_parallel)
     if mode == "global":

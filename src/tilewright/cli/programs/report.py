@@ -183,17 +183,17 @@ def diff(
     if reports := both_reports(before, after):
         compare_reports(reports, (before, after), to, top)
         return
-    chip, sides, programs = targets.target(target) if target else None, list[hlo.MovementReport](), list[hlo.Program]()
+    chip, sides, loaded = targets.target(target) if target else None, list[hlo.MovementReport](), list[hlo.Program]()
     for side in (before, after):  # a report's JSON is read, anything else is loaded and reported on
         if Path(side).suffix.lower() == ".json":
             sides.append(_read_report(side))
         else:
-            programs.append(programs.load_program(side, arg, module))
-            sides.append(make_report(programs[-1], chip, side))
-    difference, upgrade = hlo.diff_reports(*sides), None
-    if target is not None and [program.kind for program in programs] == ["hlo", "hlo"]:
+            loaded.append(programs.load_program(side, arg, module))
+            sides.append(make_report(loaded[-1], chip, side))
+    difference, upgrade = hlo.diff_reports(sides[0], sides[1]), None
+    if target is not None and [program.kind for program in loaded] == ["hlo", "hlo"]:
         with suppress(UnsupportedError):  # a target without a time model
-            upgrade = hlo.diagnose_upgrade(*programs, target)
+            upgrade = hlo.diagnose_upgrade(loaded[0], loaded[1], target)
 
     def lines() -> Iterator[Line]:
         if upgrade is not None:
