@@ -54,10 +54,12 @@ class _Trial(NamedTuple):
 
 @dataclass(frozen=True)
 class _Trials:
-    """One trial or many, and the error of the model where tilings were searched."""
+    """One trial or many, the error of the model where tilings were searched, and which account the terminal shows."""
 
     tried: Sequence[_Trial]
+    target: str
     error: float = 0.0
+    shown: str = "lines"
 
     def to_json(self) -> dict[str, Any]:
         rows = [{"parameters": t.given, "kernels": [check.to_json() for check in t.checks]} for t in self.tried]
@@ -77,26 +79,12 @@ class _Trials:
             yield f"the model is off by {self.error:.0%} on kernels it was not fitted on, more than what sets apart"
             yield (f"{len(near)} others of {len(self.tried)} tried" + ": " * bool(near) + "; ".join(map(str, near[:8])))
         for check in best.checks:
-            yield from check.lines()
-
-
-@dataclass(frozen=True)
-class _Explained:
-    """Kernels, and which of their accounts the terminal shows."""
-
-    checks: Sequence[hlo.KernelCheck]
-    target: str
-    shown: str
-
-    def to_json(self) -> dict[str, Any]:
-        return {"kernels": [check.to_json() for check in self.checks]}
-
-    def lines(self) -> Iterator[Line]:
-        for check in self.checks:
             yield from getattr(check, self.shown)()
 
     def page(self) -> str:
-        return self.checks[0].to_html(self.target, self.checks[1:])
+        """Of the first trial."""
+        first, *others = self.tried[0].checks
+        return first.to_html(self.target, others)
 
 
 def check(
@@ -118,7 +106,7 @@ def check(
         names = [name for name in tune.split(",") if name]
         tried += _tuned(program, arg, target, given, names) if tune else [_tried(program, arg, target, given)]
     error = targets.target("tpu-v6e").time["pallas"].error  # seen on all chips together
-    deliver(_Trials(tried, error if tune else 0.0), to)
+    deliver(_Trials(tried, target, error if tune else 0.0), to)
     bad = [trial for trial in tried if not all(check.ok for check in trial.checks)]
     if len(bad) == len(tried):
         raise CheckFailed("no kernel compiles" if len(tried) > 1 else "a kernel does not compile", where=program)
@@ -134,7 +122,7 @@ def time(
     to: _ToJson,
 ) -> None:
     """Time Pallas kernels, modelled: the steps of each grid by what bounds them, and the steps that take most of it."""
-    deliver(_Explained(_tried(program, arg, target).checks, target, "times"), to)
+    deliver(_Trials([_tried(program, arg, target)], target, shown="times"), to)
 
 
 def explain(
@@ -145,7 +133,7 @@ def explain(
     to: Annotated[Output, Files(".json", ".html"), "Write a .html page or a .json file."],
 ) -> None:
     """Explain Pallas kernels: what moves again, what the time goes to, what to do; as a page with pictures."""
-    deliver(_Explained(_tried(program, arg, target).checks, target, "movement"), to)
+    deliver(_Trials([_tried(program, arg, target)], target, shown="movement"), to)
 
 
 def run(
