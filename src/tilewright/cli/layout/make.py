@@ -353,7 +353,7 @@ def _lane_layout(
         raise UsageError("--ic-parallel goes with --mode weights")
     if mode in ("matrix", "matrix2") and array.rank != 2:
         raise UsageError(f"a matrix has two sizes, {array} has {array.rank}")
-    sides: Any = array.shape
+    sides = (array.shape[0], array.shape[-1])
     if (mode == "matrix") != (columns is not None):
         raise UsageError("--columns-per-npu goes with --mode matrix, and that mode needs it")
     if start and mode in ("weights", "global"):

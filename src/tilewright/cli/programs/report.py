@@ -6,10 +6,10 @@ import re
 import textwrap
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from typer import Argument, Option
 
@@ -350,12 +350,16 @@ def _rows(kind: str, before: Plain, after: Plain) -> tuple[tuple[str, Change], .
     if kind == "run":
         parts.append(("stage", "seconds", [side.get("stages", {}) for side in (before, after)]))
     rows = [
-        (what, Change(name, unit, "less", old.get(name), new.get(name)))
-        for what, unit, (old, new) in parts
-        for name in dict.fromkeys([*old, *new])
-        if old.get(name) != new.get(name)
+        (what, Change(name, unit, "less", old, new)) for what, unit, two in parts for name, old, new in _differing(*two)
     ]
     return tuple(sorted(rows, key=lambda row: (row[0], -row[1].difference)))
+
+
+def _differing(before: Plain, after: Plain) -> Iterator[tuple[str, Any, Any]]:
+    """Names whose values differ, and both; None where a side has none."""
+    for name in dict.fromkeys([*before, *after]):
+        if before.get(name) != after.get(name):
+            yield name, before.get(name), after.get(name)
 
 
 # Runs of programs on targets.
@@ -391,15 +395,14 @@ _FIGURES: dict[str, Kind] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class _Layer:
+class _Layer(NamedTuple):
     """A layer or operation: ``kind`` and ``work`` say what it computes, whatever number its name has."""
 
     name: str
     label: str
     kind: Hashable
     work: Hashable
-    figures: dict[str, float] = field(compare=False)
+    figures: dict[str, float]
 
 
 _KEYS: tuple[Callable[[_Layer], Hashable], ...] = (
@@ -419,10 +422,8 @@ def layers(before: Plain, after: Plain) -> tuple[tuple[str, Change], ...]:
     rows: list[tuple[str, Change]] = []
     for one, other in matched(list(_layers(before)), list(_layers(after)), _KEYS):
         label = " now ".join(dict.fromkeys(each.label for each in (one, other) if each is not None))
-        for name, kind in _FIGURES.items():
-            sides = [None if each is None else each.figures.get(name) for each in (one, other)]
-            if sides[0] != sides[1]:
-                rows.append((name, Change(label, kind, "less", *sides)))
+        figures = [{} if each is None else each.figures for each in (one, other)]
+        rows += [(name, Change(label, _FIGURES[name], "less", old, new)) for name, old, new in _differing(*figures)]
     order = list(_FIGURES)
     return tuple(sorted(rows, key=lambda row: (order.index(row[0]), -row[1].difference)))
 
@@ -455,28 +456,22 @@ def _unnumbered(name: str) -> str:
 
 def _statements(before: Plain, after: Plain) -> tuple[Statement, ...]:
     """Bottleneck, whether everything fits, how each check went, where tensors stand: what is said otherwise."""
-    sides = (before, after)
-    found = [Statement("bottleneck", *(side.get("bottleneck") for side in sides))]
-    found.append(Statement("memory", *(value_at(side, "memory.sentence") for side in sides)))
-    own = before.get("target") != after.get("target")  # each side's own target stands in the names of its checks
-    parts = [("check", [_checks(side, str(side.get("target")) if own else "") for side in sides])]
-    parts.append(("no room", [{m["name"]: m["why"] for m in value_at(side, "memory.misfits") or ()} for side in sides]))
+    said = [_said(side, before.get("target") != after.get("target")) for side in (before, after)]
     if before.get("model") == after.get("model"):
-        parts.append(("place", _places(*sides)))
-    for what, (one, other) in parts:
-        found += [
-            Statement(f"{what}: {name}", one.get(name), other.get(name)) for name in dict.fromkeys([*one, *other])
-        ]
-    return tuple(each for each in found if each.before != each.after)
+        for side, places in zip(said, _places(before, after)):
+            side |= {f"place: {name}": place for name, place in places.items()}
+    order = ("bottleneck", "memory", "check", "no room", "place")
+    found = sorted(_differing(*said), key=lambda three: order.index(three[0].partition(":")[0]))
+    return tuple(Statement(*three) for three in found)
 
 
-def _checks(side: Plain, target: str) -> dict[str, str]:
-    """The outcome of each check, its ``target`` left out of the name."""
-    outcomes = {}
+def _said(side: Plain, two_targets: bool) -> dict[str, Any]:
+    """What a side says; of ``two_targets`` each side's own stands in the names of its checks, and is left out."""
+    said = {"bottleneck": side.get("bottleneck"), "memory": value_at(side, "memory.sentence")}
     for check in side.get("verification", ()):
-        name = check["what"].replace(target, "the side's own target") if target else check["what"]
-        outcomes[name] = check["said"] if check["ok"] else f"FAILED: {check['said']}"
-    return outcomes
+        what = check["what"].replace(str(side.get("target")), "the side's own target") if two_targets else check["what"]
+        said[f"check: {what}"] = check["said"] if check["ok"] else f"FAILED: {check['said']}"
+    return said | {f"no room: {each['name']}": each["why"] for each in value_at(side, "memory.misfits") or ()}
 
 
 def _places(*sides: Plain) -> list[dict[str, str]]:
