@@ -7,7 +7,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Annotated, Any
 
@@ -294,7 +294,7 @@ def _row(profile: Any, of: Any) -> tuple[object, ...]:
     return (*head, *(n or None for n in shown), waits)
 
 
-def _on_page(row: tuple[object, ...]) -> tuple[object, ...]:
+def _on_page(row: Sequence[object]) -> tuple[object, ...]:
     """A row for the page: every reason to wait stays in one piece with its cycles."""
     return (*row[:-1], ", ".join(part.replace(" ", "\u00a0") for part in str(row[-1]).split(", ")))
 
@@ -339,8 +339,8 @@ def _page(profile: Any, file: str, names: tuple[str, ...]) -> str:
     page.section("look", "What to look at", steps(_hottest(profile)))
     page.section("run", "The run", cards(figures), _chart(profile))
     if profile.pes:
-        rows = [_on_page(machine.pe_row(part.result)) for part in profile.pes]
-        page.section("pes", "Every processing element", table(machine.PES, rows))
+        pes = machine.pes_table(part.result for part in profile.pes)
+        page.section("pes", "Every processing element", table(pes.columns, map(_on_page, pes.rows)))
     columns = [heading for heading in _HEADINGS if heading[0] != "share"]
     rows = [_on_page((*row[:4], *row[5:])) for row in (_row(profile, line) for line in profile.hottest)]
     caption = "The most cycles first; by pc it is the program. Every column adds up to the whole run."

@@ -25,7 +25,7 @@ from tilewright.render.tables import Table
 if TYPE_CHECKING:
     import numpy as np
 
-PES: tuple[tuple[str, Kind, str], ...] = (
+_PES: tuple[tuple[str, Kind, str], ...] = (
     ("PE", "number", "Processing element."),
     ("executed", "count", "Instructions of every kind."),
     ("cycles", "count", "By the model, until it was done."),
@@ -177,15 +177,13 @@ def pes_value(runs: Iterable[isa.RunResult]) -> list[dict[str, Any]]:
 
 def pes_table(runs: Iterable[isa.RunResult]) -> Table:
     """A row for every processing element."""
-    return Table(PES, map(pe_row, runs))
-
-
-def pe_row(run: isa.RunResult) -> tuple[object, ...]:
-    """A processing element's row of :data:`PES`."""
-    c, waits = run.counts, {reason: n for reason, n in run.queue.items() if n and reason != "issued"}
-    reasons = ", ".join(f"{reason} {n:,}" for reason, n in sorted(waits.items(), key=lambda row: -row[1]))
-    head = (run.state.number, run.executed, run.cycles, run.math_cycles, c.macs, c.a_bytes_loaded)
-    return (*head, lines_of(run), c.l1_misses, c.l2_misses, reasons)
+    rows = list[tuple[object, ...]]()
+    for run in runs:
+        c, waits = run.counts, {reason: n for reason, n in run.queue.items() if n and reason != "issued"}
+        reasons = ", ".join(f"{reason} {n:,}" for reason, n in sorted(waits.items(), key=lambda row: -row[1]))
+        head = (run.state.number, run.executed, run.cycles, run.math_cycles, c.macs, c.a_bytes_loaded)
+        rows.append((*head, lines_of(run), c.l1_misses, c.l2_misses, reasons))
+    return Table(_PES, rows)
 
 
 def lines_of(part: Any) -> int:
