@@ -62,7 +62,8 @@ def _run_commands(debugger: isa.Debugger, lines: Iterator[str], as_json: bool) -
         show([debugger.where()])
     for line in lines:
         leaving = line in _LEAVE
-        said: dict[str, Any] = {"ok": True, "text": "", "value": None} if leaving else vars(debugger.answer(line))
+        said: dict[str, Any] = {"ok": True, "text": "", "value": None}
+        said |= {} if leaving else vars(debugger.answer(line))
         understood &= said["ok"]
         if as_json:
             pe, done = debugger.pe, debugger.done
@@ -290,8 +291,8 @@ def _row(profile: Any, of: Any) -> tuple[object, ...]:
     waits = ", ".join(f"{reason} {n:,}" for reason, n in getattr(of, "waits", {}).items())
     share = of.cycles / profile.totals.cycles if profile.totals.cycles else None
     shown = (of.counts.steps, of.counts.macs, machine.lines_of(of), of.counts.l1_misses, of.counts.l2_misses)
-    head = (getattr(of, "pc", None), f"{label}{text}", of.executed, of.cycles, share)
-    return (*head, *(n or None for n in shown), waits)
+    head = (pc := getattr(of, "pc", None), f"{label}{text}", of.executed, of.cycles, share)
+    return (*head, *(n or (0 if pc is None else None) for n in shown), waits)
 
 
 def _on_page(row: Sequence[object]) -> tuple[object, ...]:
