@@ -16,11 +16,11 @@ from typer import Argument
 
 from tilewright import embed
 from tilewright.cli.embed import model
-from tilewright.cli.options import Json
+from tilewright.cli.options import Files, Json
 from tilewright.cli.streams import progress, read_text
 from tilewright.errors import CheckFailed, UsageError
 from tilewright.reading import read_file
-from tilewright.render.delivery import Answer, Line, deliver, json_text, remark, show, write_file
+from tilewright.render.delivery import Answer, Form, Line, Output, deliver, json_text, remark, show
 from tilewright.render.formats import bytes_text, counted
 from tilewright.render.tables import Heading, Table
 
@@ -209,8 +209,6 @@ def _lines(checked: embed.Check, diagnosis: embed.Diagnosis) -> Iterator[Line]:
 
 # Statistics in the forms of other tools.
 
-_HOW = "end it in .npz or .csv (FDO), .json (a limits file) or .torchrec.json (a sharding plan)"
-
 
 def stats(
     source: Annotated[
@@ -224,33 +222,38 @@ def stats(
     batch: model.Batch = None,
     rows: model.Rows = 0,
     bad_ids: model.BadIds = "error",
-    out: Annotated[
-        str | None, "-o", "--out", "Write .npz or .csv (FDO), .json (limits), .torchrec.json (a sharding plan)."
-    ] = None,
     *,
-    to: Json,
+    to: Annotated[
+        Output,
+        Files(".npz", ".csv", ".json", ".torchrec.json", stdout=False),
+        "Write .npz or .csv (FDO), .json (limits), .torchrec.json (a sharding plan).",
+    ],
 ) -> None:
     """Read or count what partitions hold, and write it for jax-tpu-embedding, for training here, or for TorchRec.
 
     An FDO file has one record per batch; limits are the largest counts of all records.
     """
-    if out is not None and not out.endswith((".npz", ".csv", ".json")):
-        raise UsageError("not a name for statistics, limits or a plan", where=out, how=_HOW)
-    if config is None and (out or "").endswith(".torchrec.json"):
-        raise UsageError("a sharding plan is of a model", where=out or "", how="name the model with --config")
+    if config is None and to.suffix == ".torchrec.json":
+        raise UsageError("a sharding plan is of a model", where=to.path or "", how="name the model with --config")
     if source.endswith(".json"):
         value = read_file(source, "JSON")
         if isinstance(value, dict) and isinstance(value.get("plan"), dict):
-            deliver(_torchrec(source, config, out), to)
+            deliver(_torchrec(source, config, to.path), to)
             return
     setup = None if config is None else model.ModelOptions(config, batch=batch).configured()
     measured = _measured(source, setup, rows, bad_ids)
-    if out is not None:
-        _write(out, measured, setup, source)
+    facts: dict[str, Any] = {"source": Path(source).name}
+    forms: dict[str, Form] = {".json": lambda: measured.limits_json(**facts)}
+    if setup is not None:
+        topology, stacking = setup.topology, setup.stacking()
+        shape = {"chips": topology.chips, "sparsecores_per_chip": topology.sparsecores_per_chip}
+        facts |= {"topology": shape, "batch": setup.batch, "narrow_packing": setup.narrow_packing}
+        forms[".torchrec.json"] = lambda: json_text(embed.torchrec_plan(stacking), own=False)
+    if to.path is not None and to.suffix in (".npz", ".csv"):
+        remark(f"wrote {measured.write(to.path)}")
+        to = Output(as_json=to.as_json)
     stacks = measured.summary()
-    deliver(Answer(lambda: {"kind": "embedding_statistics", "stacks": stacks}, lambda: [_table(stacks)]), to)
-    if out is not None:
-        remark(f"wrote {out}")
+    deliver(Answer(lambda: {"kind": "embedding_statistics", "stacks": stacks}, lambda: [_table(stacks)]), to, forms)
 
 
 def _measured(source: str, setup: embed.EmbedConfig | None, rows: int, bad_ids: str) -> embed.FdoStats:
@@ -267,22 +270,6 @@ def _measured(source: str, setup: embed.EmbedConfig | None, rows: int, bad_ids: 
                 advance(number + 1, total)
 
         return embed.FdoStats.of_batches(preprocessed())
-
-
-def _write(out: str, measured: embed.FdoStats, setup: embed.EmbedConfig | None, source: str) -> None:
-    if out.endswith((".npz", ".csv")):
-        measured.write(out)
-        return
-    if setup is not None and out.endswith(".torchrec.json"):
-        value = embed.torchrec_plan(setup.stacking())
-    else:
-        facts: dict[str, Any] = {"source": Path(source).name}
-        if setup is not None:
-            topology = setup.topology
-            shape = {"chips": topology.chips, "sparsecores_per_chip": topology.sparsecores_per_chip}
-            facts |= {"topology": shape, "batch": setup.batch, "narrow_packing": setup.narrow_packing}
-        value = measured.limits_json(**facts)
-    write_file(out, json_text(value, own=False), note=None)
 
 
 def _table(stacks: dict[str, dict[str, Any]]) -> Table:

@@ -316,7 +316,7 @@ _Step = Annotated[int | None, "The step of the checkpoint (the last finished one
 
 def export(
     checkpoint: Annotated[str, Argument(help="A folder of checkpoints.")],
-    out: Annotated[str, "-o", "--out", "The file to write."],
+    out: Annotated[str, "-o", "--out", "--output", "The file to write."],
     step: _Step = None,
     dtype: _Dtype = "int8",
     scale_per: _ScalePer = "row",
@@ -348,7 +348,7 @@ def quantise(
     batch: Annotated[int, "Rows that are judged at a time."] = 512,
     scale: Annotated[float, "Given to the model's features(scale)."] = 0.01,
     seed: Annotated[int, "Seed of the generated log."] = 1,
-    out: Annotated[str | None, "-o", "--out", "Keep the export here."] = None,
+    out: Annotated[str | None, "-o", "--out", "--output", "Keep the export here."] = None,
     *,
     to: Json,
 ) -> None:
