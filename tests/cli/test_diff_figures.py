@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tilewright.cli.figures import layers
+from tilewright.cli.programs.report import layers
 
 PLAN = {
     "kind": "embedding_plan",

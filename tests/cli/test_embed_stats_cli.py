@@ -110,7 +110,7 @@ def test_a_torchrec_plan(run, model, fdo, tmp_path):
     for given, problem in (
         ((fdo, "-o", plan), "a sharding plan is of a model"),
         ((plan, "-o", "x.json"), "a TorchRec plan is read, not written again"),
-        ((fdo, "-o", "x.txt"), "not a name for statistics"),
+        ((fdo, "-o", "x.txt"), "no writer for 'x.txt'"),
     ):
         code, _, err = run("embed", "stats", *given)
         assert (code, problem in err) == (2, True)

@@ -7,6 +7,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from tests.conftest import ROOT
+
 FIGURE = "f32[3,5]{1,0:T(2,2)}"
 
 
@@ -164,3 +166,16 @@ def test_stdin_and_start_up_without_jax_or_numba():
     done = subprocess.run(command, input=FIGURE + "\n", capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert "= 17" in done.stdout
+
+
+def test_a_file_has_three_names_for_its_option(run, tmp_path):
+    for option in ("-o", "--out", "--output"):
+        assert run("layout", "draw", FIGURE, option, str(tmp_path / f"{option}.svg"))[0] == 0
+        code, out, _ = run(
+            "report",
+            str(ROOT / "tests/data/hlo_tpu/v5e_reshape_zoo.after.hlo"),
+            option,
+            str(tmp_path / f"{option}.json"),
+        )
+        assert (code, out) == (0, "")
+    assert len({path.read_bytes() for path in tmp_path.iterdir()}) == 2

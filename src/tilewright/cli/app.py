@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import fields, is_dataclass
-from functools import cache, wraps
-from typing import Annotated, Any, get_args, get_type_hints
+from functools import cache
+from typing import Annotated, Any
 
 import typer
 from typer.main import get_command
 
 from tilewright.cli import embed, isa, layout, programs
 from tilewright.cli.mcp import mcp
+from tilewright.cli.options import parsed
 from tilewright.cli.standalone import explain_error, explore, run, targets, warm
 from tilewright.cli.streams import (
     NO_ROOM,
@@ -38,51 +37,11 @@ app = typer.Typer(
 )
 
 
-def _parsed(command: Callable[..., object]) -> Callable[..., object]:
-    """The command with the signature that the option parser reads.
-
-    * ``chips: Annotated[int, "How many."] = 1`` is ``--chips``, its text the help; of a bool there is no ``--no-``.
-    * ``out: Annotated[str, "-o", "--out FILE", "Where to."]``: names and what stands for the value may precede it.
-    * A parameter whose type is a dataclass stands for that class's fields, which are options written likewise.
-    """
-    hints = get_type_hints(command, include_extras=True)
-    groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
-    options: list[inspect.Parameter] = []
-    for name, parameter in inspect.signature(command).parameters.items():
-        own, types = [parameter], hints
-        if name in groups:
-            own = list(inspect.signature(groups[name]).parameters.values())
-            types = get_type_hints(groups[name], include_extras=True)
-        kind = inspect.Parameter.KEYWORD_ONLY
-        options += [o.replace(kind=kind, annotation=_with_help(o.name, types[o.name])) for o in own]
-
-    @wraps(command)
-    def called(**values: Any) -> object:
-        for name, kind in groups.items():
-            values[name] = kind(**{field.name: values.pop(field.name) for field in fields(kind)})
-        return command(**values)
-
-    called.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
-    called.__annotations__ = {option.name: option.annotation for option in options}
-    return called
-
-
-def _with_help(name: str, annotation: Any) -> Any:
-    kind, *texts = get_args(annotation) or (annotation,)
-    if not texts or not all(isinstance(text, str) for text in texts):
-        return annotation
-    *given, text = texts
-    names, _, values = zip(*(word.partition(" ") for word in given)) if given else ((), (), ())
-    if kind is bool and not names:
-        names = (f"--{name.replace('_', '-')}",)
-    return Annotated[kind, typer.Option(*names, metavar="".join(values) or None, help=text)]
-
-
 def _add(group: typer.Typer, commands: Iterable[Callable[..., object]]) -> None:
     """Each function is the command of its name (with - for _); its docstring's first line stands in the overview."""
     for command in commands:
         first_line = (command.__doc__ or "").partition("\n")[0]
-        group.command(short_help=first_line)(_parsed(command))
+        group.command(short_help=first_line)(parsed(command))
 
 
 _add(app, (*programs.COMMANDS, explain_error, explore, mcp, run, targets, warm))

@@ -15,15 +15,16 @@ from typer import Argument, Option
 from tilewright import embed, hlo, isa, layout, machine
 from tilewright import explore as explorer
 from tilewright import targets as chips_known
-from tilewright.cli.embed.diagnose import Error, StackOptions, error_text, explanation_text, no_such_file
+from tilewright.cli.embed.diagnose import Error, StackOptions, explained, explanation_text
 from tilewright.cli.isa.machine import Settings, configured
+from tilewright.cli.options import Json
 from tilewright.cli.programs.program import ArgOption
-from tilewright.cli.streams import Json, progress, read_bytes
+from tilewright.cli.streams import progress, read_bytes
 from tilewright.errors import CheckFailed, UsageError
 from tilewright.extras import installed, need
 from tilewright.files import making_folder
-from tilewright.render.delivery import Answer, Line, Output, deliver, remark, show
-from tilewright.render.formats import bytes_text, count_text, seconds_text
+from tilewright.render.delivery import Answer, Line, deliver, remark, show
+from tilewright.render.formats import seconds_text
 from tilewright.render.tables import Table
 
 
@@ -41,7 +42,8 @@ def run(
     seed: Annotated[int, "Seed of data, parameters and tables."] = 0,
     arg: ArgOption = None,
     settings: Settings = None,
-    as_json: Json = False,
+    *,
+    to: Json,
 ) -> None:
     """Plan, rewrite, prove, train and count a model, or run any program on a target; write one report."""
     need("jax", "optax", "orbax", what="`run`")
@@ -61,8 +63,7 @@ def run(
         )
         watch("report", 0, 0)
         written = report.write(out)
-    lines = _program_summary(report) if isinstance(report, machine.ProgramReport) else _summary(report)
-    deliver(Answer(report.to_json, lambda: lines), Output(as_json=as_json))
+    deliver(report, to)
     remark(f"wrote {', '.join(str(path) for path in written)}")
     if report.failures:
         raise CheckFailed("; ".join(report.failures), where=model)
@@ -74,105 +75,45 @@ def _stage_lines() -> Iterator[Callable[[str, int, int], None]]:
     with ExitStack() as shown:
         stage, since, advance = "", 0.0, None
 
-        def end() -> None:
-            shown.close()
-            if stage:
-                remark(f"{stage}: {seconds_text(time.perf_counter() - since)}")
-
         def watch(name: str, done: int, total: int) -> None:
             nonlocal stage, since, advance
             if name != stage:
-                end()
-                stage, since, advance = name, time.perf_counter(), shown.enter_context(progress(name))
+                shown.close()
+                if stage:
+                    remark(f"{stage}: {seconds_text(time.perf_counter() - since)}")
+                stage, since = name, time.perf_counter()
+                advance = shown.enter_context(progress(name)) if name else None
             if total and advance is not None:
                 advance(done, total)
 
         yield watch
-        end()
-
-
-def _summary(run: machine.RunReport) -> Iterator[Line]:
-    """A row per stage: what came out and how long it took."""
-    rows = [(stage, result, run.stages[stage]) for stage, result in _results(run) if stage in run.stages]
-    title = f"{run.model} on {run.chips} x {run.target}: {run.steps} steps of {count_text(run.batch)} samples"
-    yield Table(("stage", "result", ("took", "seconds")), rows, title)
-    yield f"total {seconds_text(sum(run.stages.values()))}, peak memory {bytes_text(run.peak_rss_bytes)}"
-
-
-def _program_summary(run: machine.ProgramReport) -> Iterator[Line]:
-    """Time and bottleneck, what fits, what moved, what was checked; then what to do."""
-    studied, moved = run.studied, run.studied.moved
-    rows = [
-        ("step", studied.headline),
-        ("memory", studied.memory.sentence),
-        ("movement", f"{bytes_text(moved.before)} {moved.what} -> {bytes_text(moved.after)}: {moved.how}"),
-        *((card.label, f"{card.value} {card.note}") for card in studied.cards),
-        *((check.what, check.said) for check in studied.checks),
-        *([("embeddings", run.sparse.sentence)] if run.sparse is not None else []),
-        *((stage, f"left out: {why}") for stage, why in run.left_out.items()),
-    ]
-    yield Table(("what", "result"), rows, f"{run.model} on {run.target}")
-    yield from (f"- {text}" for text in studied.advice[:5])
-    yield f"total {seconds_text(sum(run.stages.values()))}, peak memory {bytes_text(run.peak_rss_bytes)}"
-
-
-def _results(run: machine.RunReport) -> list[tuple[str, str]]:
-    movement, plan = run.movement, run.plan
-    moved = movement.report
-    verdicts = [
-        f"{name}: {len(done.rewrites)} rewritten, {len(done.refusals)} left alone, "
-        f"{' -> '.join(map(bytes_text, done.moved_bytes))} moved"
-        for name, done in movement.optimized.items()
-    ]
-    where = "held out" if run.data.held_out else "the training rows"
-    above = sum(bool(product.above_minimum) for product in run.matrix)
-    misses = f" (cache misses of {above} products above their minimum)" if above else ""
-    equal = "DIFFERENT from the closed forms" if run.counts_equal is False else f"equal to the closed forms{misses}"
-    values = "DIFFERENT from XLA's" if run.values_equal is False else "equal to XLA's within rounding"
-    instructions = sum(product.counts.instructions for product in run.matrix)
-    counted = f"{count_text(instructions)} mm instructions; counts {equal}, values {values}"
-    return [
-        ("model", f"{len(plan.tables)} tables in {len(plan.stacks)} {'stack' if len(plan.stacks) == 1 else 'stacks'}"),
-        ("data", f"{count_text(len(run.data.train))} rows ({run.data.source})"),
-        ("plan", f"{plan.verdict}; imbalance {max(s.imbalance for s in plan.stacks):.2f}"),
-        ("start", f"fresh parameters; tables of {bytes_text(plan.heap.tables)} a chip"),
-        ("movement", f"{bytes_text(moved.moved_bytes)} moved by {len(moved.ranked())} operations on {run.target}"),
-        ("proof", f"{'; '.join(verdicts)}; largest difference {run.proof.max_difference:.1e}"),
-        (
-            "evaluate",
-            f"loss {run.loss_before:.4f}, AUC {run.auc_before:.4f} on {len(run.data.evaluate)} rows ({where})",
-        ),
-        ("train", f"loss of the last step {run.losses[-1]:.4f}"),
-        ("evaluate again", f"loss {run.loss_after:.4f}, AUC {run.auc_after:.4f}"),
-        ("matrix unit", counted if run.matrix else "no plain float32 product in the step"),
-    ]
+        watch("", 0, 0)
 
 
 def targets(
     name: Annotated[str | None, Argument(help="A target's name, or a TOML file of your own.")] = None,
-    as_json: Json = False,
+    *,
+    to: Json,
 ) -> None:
     """List the targets, or print one with the source of every constant."""
     import msgspec
 
     if name is not None:
         chip = chips_known.target(name)
-        constants = Table(("constant", "value", "source"), _constants(chip), chip.title)
         value = msgspec.to_builtins(chip, enc_hook=dict) | {"types": dict(chip.types)}
         for constants_of_time in value["time"].values():
             del constants_of_time["seen"]
-        deliver(Answer(lambda: value, lambda: [constants]), Output(as_json=as_json))
-        return
-    chips = [chips_known.target(known) for known in chips_known.target_names()]
-    rows = []
-    for t in chips:
-        size = f"{t.memories[0].bytes / 2**30:.4g} GiB" if t.memories else ""
-        devices = "" if t.devices_per_chip == 1 else str(t.devices_per_chip)
-        rows.append((t.name, t.title, t.family, size, devices, str(t.sparse.per_chip) if t.sparse else ""))
-    heads = ("target", "what it is", "family", "main memory", "devices a chip", "sparse cores a chip")
-    listed = Table(heads, rows)
-    values = [{"name": t.name, "title": t.title, "family": t.family} for t in chips]
-    deliver(Answer(lambda: {"targets": values}, lambda: [listed]), Output(as_json=as_json))
+        table = Table(("constant", "value", "source"), _constants(chip), chip.title)
+    else:
+        chips, rows = [chips_known.target(known) for known in chips_known.target_names()], []
+        for t in chips:
+            size = f"{t.memories[0].bytes / 2**30:.4g} GiB" if t.memories else ""
+            devices = "" if t.devices_per_chip == 1 else str(t.devices_per_chip)
+            rows.append((t.name, t.title, t.family, size, devices, str(t.sparse.per_chip) if t.sparse else ""))
+        heads = ("target", "what it is", "family", "main memory", "devices a chip", "sparse cores a chip")
+        value = {"targets": [{"name": t.name, "title": t.title, "family": t.family} for t in chips]}
+        table = Table(heads, rows)
+    deliver(Answer(lambda: value, lambda: [table]), to)
 
 
 _SHORT_RUNS = ("short_run_bytes", "short_kept_run_bytes")
@@ -194,7 +135,7 @@ def _constants(chip: chips_known.Target) -> Iterator[tuple[str, str, str]]:
             yield f"{section}.{key}", value, chip.sources.get(f"{section}.{key}") or chip.sources[section]
 
 
-def warm(as_json: Json = False) -> None:
+def warm(to: Json) -> None:
     """Compile all kernels, or load them from the cache, so that a first use does not wait."""
     from tilewright.kernels import cache_text, compiled
 
@@ -211,8 +152,8 @@ def warm(as_json: Json = False) -> None:
     rows = [{"room": room, "name": name, "seconds": round(seconds, 4)} for room, name, seconds in kernels]
     value = {"folder": cache_text(), "compiled": compiled_now, "kernels": rows}
     table = Table(("for", "kernels", ("time", "seconds")), kernels)
-    deliver(Answer(lambda: value, lambda: [table]), Output(as_json=as_json))
-    if not as_json:
+    deliver(Answer(lambda: value, lambda: [table]), to)
+    if not to.as_json:
         kept = f"kept in {cache_text()}" if cache_text() else "kept nowhere: the cache folder cannot be written"
         remark(f"{compiled_now} compiled, the others were there; {kept}")
 
@@ -268,7 +209,7 @@ def explain_error(
     top: Annotated[int, Option(min=1, help="How many allocations and fixes to print.")] = 10,
     *,
     stack: StackOptions,
-    as_json: Json = False,
+    to: Json,
 ) -> None:
     """Read a TPU's out-of-memory message: every padded array in it, and the changes that make it fit by bytes saved.
 
@@ -276,11 +217,7 @@ def explain_error(
     and Mosaic say of a kernel they refuse. --width, --max-ids and --sparsecores are for errors about SparseCore memory,
     as in `embed explain-error`.
     """
-    text = error_text(error)
-    try:
-        reports, sparse, kernels = _explained(text, stack)
-    except UsageError as problem:
-        raise no_such_file(error, problem) from None
+    reports, sparse, kernels = explained(error, lambda text: _explained(text, stack))
     found: dict[str, Sequence[Any]] = {"allocator": reports, "sparsecore": sparse, "kernels": kernels}
     value = {name: [each.to_json() for each in some] for name, some in found.items()}
 
@@ -291,7 +228,7 @@ def explain_error(
             yield from ([""] if number else [])
             yield from part
 
-    deliver(Answer(lambda: {"kind": "explained_errors", **value}, lines), Output(as_json=as_json))
+    deliver(Answer(lambda: {"kind": "explained_errors", **value}, lines), to)
 
 
 def _explained(
@@ -299,6 +236,7 @@ def _explained(
 ) -> tuple[tuple[hlo.AllocationReport, ...], tuple[embed.ErrorExplanation, ...], tuple[hlo.KernelError, ...]]:
     """What the text says of the TensorCore's memories, the SparseCores' and of kernels. UsageError where nothing."""
     of_sparsecores, kernels = embed.ErrorExplanation.is_in(text), hlo.explain_kernel(text)
+    reports: tuple[hlo.AllocationReport, ...] = ()
     try:
         reports = hlo.explain_allocation(text)
     except UsageError:
@@ -307,11 +245,8 @@ def _explained(
                 how = "docs/out_of_memory.md lists the known ones"
                 raise UsageError("this message about a kernel is not known", where="explain-error", how=how) from None
             raise
-        reports = ()
-    if not of_sparsecores:
-        return reports, (), kernels
     try:
-        return reports, embed.explain_error(text, **vars(stack), hbm=False), kernels
+        return reports, embed.explain_error(text, **vars(stack), hbm=False) if of_sparsecores else (), kernels
     except UsageError as problem:  # only the head of an error, or a width that is not its own
         if not reports and not kernels:
             raise

@@ -17,11 +17,13 @@ import signal
 import sys
 import threading
 import time
+import tokenize
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from tilewright import reading
+from tilewright.errors import UsageError
 from tilewright.files import undo_unfinished
 from tilewright.render import seconds_text
 from tilewright.render.delivery import remark
@@ -42,7 +44,8 @@ PACE_AFTER = 2.0
 _SIGNALS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 _SHOW_CURSOR = "\x1b[?25h"
 
-Json = Annotated[bool, "--json", "Print JSON."]
+_MOST_DATA = 1 << 40
+"""Data is no text: it is as large as the array that it is unpacked to, and only memory bounds it."""
 
 
 def read_bytes(path: str, most: int | None = None) -> bytes:
@@ -55,6 +58,27 @@ def read_bytes(path: str, most: int | None = None) -> bytes:
 def read_text(path: str) -> str:
     """The UTF-8 text of a file, or of stdin for ``-``."""
     return reading.text_of(read_bytes(path), path)
+
+
+def read_data(path: str) -> bytes:
+    """The bytes of a file of data, or of stdin for ``-``, however many there are."""
+    return read_bytes(path, _MOST_DATA)
+
+
+def read_array(path: str) -> np.ndarray[Any, Any]:
+    """The array of an .npy file, or of stdin for ``-``; never a pickle, never an archive."""
+    import numpy as np
+
+    try:
+        if path == "-":
+            return np.lib.format.read_array(io.BytesIO(read_data(path)), allow_pickle=False)
+        with reading.open_bytes(path) as file:
+            return np.lib.format.read_array(file, allow_pickle=False)
+    except OSError as error:
+        raise UsageError(f"cannot read it: {error.strerror or error}", where=path) from None
+    except (ValueError, EOFError, MemoryError, OverflowError, TypeError, SyntaxError, tokenize.TokenError) as error:
+        reason = " ".join(str(error).split())[:160] or type(error).__name__
+        raise UsageError(f"not a whole .npy file: {reason}", where=path, how="write it with numpy.save") from None
 
 
 def npy_bytes(array: np.ndarray[Any, Any]) -> bytes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -75,7 +74,11 @@ def matrix(asked: Question) -> dict[str, Any]:
     wanted = asked.number("step", 0, most=_MOST_STEPS)
     if _machine is None or _machine[0] != key or _machine[1].steps > wanted:
         _machine = None
-        _machine = key, _Stepped(text, _tensors(tensors), _config(settings))
+        words = settings.replace(",", " ").split()
+        if any(word.startswith("pes=") for word in words):
+            raise UsageError("one processing element is shown", how="leave pes out")
+        config = MatrixUnitConfig.from_settings(words, max_instructions=_MOST_STEPS)
+        _machine = key, _Stepped(text, _tensors(tensors), config)
     stepped = _machine[1]
     stepped.to(wanted)
     return _state(stepped)
@@ -101,19 +104,6 @@ def _tensors(text: str) -> dict[str, Any]:
     if sum(array.size for array in arrays.values()) > _MOST_ELEMENTS:
         raise UsageError(f"more than {_MOST_ELEMENTS:,} elements together")
     return arrays
-
-
-def _config(text: str) -> MatrixUnitConfig:
-    """Fields of the machine, as ``threads=64 kb_acc=last``."""
-    known = {f.name: f.type for f in fields(MatrixUnitConfig)}
-    values: dict[str, Any] = {"max_instructions": _MOST_STEPS}
-    for word in text.replace(",", " ").split():
-        name, equals, value = word.partition("=")
-        if not equals or name not in known or name == "pes":
-            raise UsageError(f"no field {word[:60]!r}", how="as threads=64; tilewright isa run --help has them all")
-        plain: Any = {"true": True, "false": False, "none": None}.get(value.lower(), value)
-        values[name] = int(value) if re.fullmatch(r"-?[0-9]{1,7}", value) else plain
-    return MatrixUnitConfig(**values)
 
 
 def _state(stepped: _Stepped) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from tilewright.explore.worker import Question
 from tilewright.hlo import MovementReport, MovementRow, Operation, Program, Suggestion, in_normal_form, load, report
 from tilewright.reading import open_bytes, read_stream
 from tilewright.render import bytes_text, count_text, seconds_text
-from tilewright.render.formats import place_text, ratio_text
+from tilewright.render.formats import counted, place_text, ratio_text
 from tilewright.targets import target as find_target
 from tilewright.targets import target_names
 
@@ -175,9 +175,9 @@ def program(asked: Question) -> dict[str, Any]:
         return {"html": loaded.report.to_html()}
     movement = loaded.report
     figures = [
-        ("moved", bytes_text(movement.moved_bytes), f"by {_many(len(movement.ranked()), 'operation')}"),
-        ("free", count_text(movement.bitcasts), f"bitcasts among {_many(len(movement.rows), 'operation')}"),
-        ("padding", bytes_text(movement.wasted_bytes), f"in {_many(len(movement.wasteful()), 'tensor')}"),
+        ("moved", bytes_text(movement.moved_bytes), f"by {counted(len(movement.ranked()), 'operation')}"),
+        ("free", count_text(movement.bitcasts), f"bitcasts among {counted(len(movement.rows), 'operation')}"),
+        ("padding", bytes_text(movement.wasted_bytes), f"in {counted(len(movement.wasteful()), 'tensor')}"),
     ]
     if movement.peak is not None:
         figures.append(("peak", bytes_text(movement.peak.padded_bytes), movement.peak.shares))
@@ -203,10 +203,6 @@ def _change_json(loaded: _Loaded, change: Suggestion) -> dict[str, Any]:
     key = next((key for key, row in loaded.row_of.items() if change.concerns(row)), None)
     where = f"{place_text(change.source)}: " if change.source else ""
     return {"saved": saved, "says": f"{where}{change.what or change.op}: {change.how}", "key": key}
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count_text(count)} {what}{'s' * (count != 1)}"
 
 
 def _takes_programs(name: str) -> bool:
@@ -280,7 +276,7 @@ def _nodes(
 
 def _node_json(name: str, node: _Node) -> dict[str, Any]:
     kinds = ", ".join(f"{count} {kind}" if count > 1 else kind for kind, count in node.kinds.most_common(3))
-    many = _many(node.operations, "operation")
+    many = counted(node.operations, "operation")
     return {
         "name": name,
         "label": node.label,

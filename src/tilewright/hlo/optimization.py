@@ -154,10 +154,10 @@ class Optimized:
             "refusals": [verdict.to_dict() for verdict in self.refusals],
         }
 
-    def to_html(self, source: str = "FILE") -> str:
+    def to_html(self, command: str = "") -> str:
         """One self-contained page; :func:`optimize` with ``regions=True`` gives it the regions' texts.
 
-        ``source``: the program and the options that it was rewritten with, as its commands write them.
+        ``command``: what it was made with, which it shows as the next step.
         """
         target, judged = self.target, self.judgement
         facts = [("target", target.name), ("written", date.today().isoformat())]
@@ -171,7 +171,7 @@ class Optimized:
         if judged is not None:
             figures.append(Card("judged", ratio_text(judged.ratio), f"by {judged.compiler}, cycles before over after"))
         done = "Write the rewritten program, and prove it on random inputs and edge values."
-        command = f"tilewright optimize {source} --target {target.name} -o faster.mlir --verify"
+        command = f"{command or f'tilewright optimize FILE --target {target.name}'} -o faster.mlir --verify"
         todo = [ToDo(done, command)] if self.rewrites else []
         command = f"tilewright report faster.mlir --target {target.name} -o report.html"
         todo += [ToDo("See every operation's bytes and time after it.", command)] if todo else []

@@ -243,11 +243,7 @@ def _prepared(job: FitJob) -> tuple[Model, embed.EmbedConfig]:
         raise UsageError("a new training has no checkpoints to skip", how="give --resume with --skip-damaged")
     if job.resume and job.checkpoint is None:
         raise UsageError("nothing to resume", how="name the folder of the checkpoints")
-    topology = embed.Topology.for_target(job.target, job.chips)
-    if job.batch < 1 or job.batch % topology.sparsecores:
-        near = max(1, round(job.batch / topology.sparsecores)) * topology.sparsecores
-        problem = f"a batch of {job.batch} does not divide over {topology.sparsecores} SparseCores"
-        raise UsageError(problem, how=f"take a multiple of them, such as {near}")
+    embed.Topology.for_target(job.target, job.chips).check_batch(job.batch)
     model = load_model(job.model, tables_elsewhere=job.config is not None)
     tables = job.config or model.described(job.scale, job.target, job.chips, job.batch)
     if tables.narrow_packing:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,10 @@ from tilewright.machine.model import RunData
 from tilewright.machine.results import Memory, Sparse, Studied
 from tilewright.machine.stages import Judgement, LeftOut, MatrixRun, Movement, Proof
 from tilewright.render import Card, Column, Html, Page, Step, bytes_text, cards, count_text, seconds_text
+from tilewright.render.delivery import Line
 from tilewright.render.formats import finite
 from tilewright.render.page import Tone, paragraph, side_by_side
-from tilewright.render.tables import glance, glance_table
+from tilewright.render.tables import Table, glance, glance_table
 from tilewright.trace import Recorder, perfetto_bytes
 
 _Section = tuple[str, str, Iterable[Html]]
@@ -57,6 +58,35 @@ class Report:
     def _head(self) -> tuple[str, list[tuple[str, str]]]:
         """What was done, in words, and (name, value) of facts about it."""
         raise NotImplementedError
+
+    def _rows(self) -> list[tuple[str, str]]:
+        """What came out, in a few rows: for terminals and notebooks."""
+        raise NotImplementedError
+
+    @property
+    def _title(self) -> str:
+        return f"{self.model} on {self.target}"
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """What the run found to be wrong, in sentences; empty when all agrees."""
+        raise NotImplementedError
+
+    @property
+    def advice(self) -> tuple[str, ...]:
+        """What to do, the most urgent first."""
+        return ()
+
+    def lines(self) -> Iterator[Line]:
+        """For a terminal: what came out, what to do, what it took."""
+        yield Table(("what", "result"), self._rows(), self._title)
+        yield from (f"- {text}" for text in self.advice[:_MOST_ADVICE])
+        yield f"total {seconds_text(sum(self.stages.values()))}, peak memory {bytes_text(self.peak_rss_bytes)}"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows; ``to_page()`` is the whole page."""
+        columns = (Column("what"), Column("result"))
+        return glance(self._title, *self.failures, glance_table(columns, self._rows()))
 
     def to_json(self) -> dict[str, Any]:
         """Plain values with a ``schema_version``; what is not finite (a loss that diverged) becomes None."""
@@ -113,6 +143,22 @@ class ProgramReport(Report):
     @property
     def failures(self) -> tuple[str, ...]:
         return tuple(f"{check.what}: {check.said}" for check in self.studied.checks if not check.ok)
+
+    @property
+    def advice(self) -> tuple[str, ...]:
+        return self.studied.advice
+
+    def _rows(self) -> list[tuple[str, str]]:
+        studied, moved = self.studied, self.studied.moved
+        return [
+            ("step", studied.headline),
+            ("memory", studied.memory.sentence),
+            ("movement", f"{bytes_text(moved.before)} {moved.what} -> {bytes_text(moved.after)}: {moved.how}"),
+            *((card.label, f"{card.value} {card.note}") for card in studied.cards),
+            *((check.what, check.said) for check in studied.checks),
+            *([("embeddings", self.sparse.sentence)] if self.sparse is not None else []),
+            *((stage, f"left out: {why}") for stage, why in self.left_out.items()),
+        ]
 
     def _plain(self) -> dict[str, Any]:
         studied, sparse = self.studied, self.sparse
@@ -188,13 +234,6 @@ class ProgramReport(Report):
             found.append(Card(f"tables on {self.sparse.chip}", bytes_text(plan.heap.tables), plan.verdict))
         return found
 
-    def _repr_html_(self) -> str:
-        """What a notebook shows; ``to_page()`` is the whole page."""
-        studied = self.studied
-        rows = [("memory", studied.memory.sentence), *((check.what, check.said) for check in studied.checks)]
-        columns = (Column("what"), Column("result"))
-        return glance(f"{self.model} on {self.target}", studied.headline, *self.failures, glance_table(columns, rows))
-
 
 _MOST_ADVICE = 5
 _MOST_FINDINGS = 2  # of each kind; the sections below have all
@@ -248,8 +287,15 @@ class RunReport(Report):
         return all(product.values_equal for product in self.matrix) if self.matrix else None
 
     @property
+    def _title(self) -> str:
+        return f"{self.model} on {self.chips} x {self.target}: {self.steps} steps of {count_text(self.batch)} samples"
+
+    def _rows(self) -> list[tuple[str, str]]:
+        figures = ((card.label, f"{card.value} {card.note}") for card in self._figures())
+        return [("step", self._headline()), ("plan", self.plan.verdict), *figures]
+
+    @property
     def failures(self) -> tuple[str, ...]:
-        """What the run found to be wrong, in sentences; empty when all agrees."""
         found = {
             "the matrix unit's counts differ from the closed forms": self.counts_equal is False,
             "the matrix unit's values differ from XLA's by more than rounding": self.values_equal is False,
@@ -393,13 +439,6 @@ class RunReport(Report):
                 _tone(equal) if self.matrix else "plain",
             ),
         ]
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows: the figures of the page's summary; ``to_page()`` is the whole page."""
-        title = f"{self.model} on {self.chips} x {self.target}: {self.steps} steps of {count_text(self.batch)} samples"
-        columns = (Column("what"), Column("result"), Column("beside"))
-        rows = [(card.label, card.value, card.note) for card in self._figures()]
-        return glance(title, *self.failures, glance_table(columns, rows))
 
 
 _TRACE = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -68,18 +69,23 @@ class Output:
         """Whether a file is written."""
         return self.path not in (None, "-")
 
+    def must_end_in(self, *suffixes: str) -> None:
+        """Raise UsageError for a file whose name ends in none of these, of those that the command writes."""
+        if self.path is not None and self.suffix not in suffixes:
+            raise UsageError(f"no writer for {self.path!r}", where="-o", how=f"end the name in {' or '.join(suffixes)}")
+
     def _suffix(self, path: str, suffixes: tuple[str, ...], stdout: bool) -> str:
         if path == "-" and self.as_json:
             raise UsageError("-o - and --json both want stdout", how="write to a file")
         if path == "-" and stdout:
             return suffixes[0]
-        fitting = [suffix for suffix in suffixes if path.lower().endswith(suffix)]
+        name = re.sub(r"\.htm$", ".html", path.lower())
+        fitting = [suffix for suffix in suffixes if name.endswith(suffix)]
         if not fitting:
             raise UsageError(f"no writer for {path!r}", where="-o", how=f"end the name in {' or '.join(suffixes)}")
         if ".pftrace" in fitting:
             need("perfetto", what=f"writing {path}")
-        longest = max(fitting, key=len)
-        return ".html" if longest == ".htm" else longest
+        return max(fitting, key=len)
 
 
 def deliver(

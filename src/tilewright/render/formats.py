@@ -98,6 +98,15 @@ def count_text(count: float, *, compact: bool = False) -> str:
     return f"{sign}{_three_digits(size)} {unit}"
 
 
+def counted(n: int, one: str, several: str = "") -> str:
+    """A number and its noun.
+
+    >>> counted(1, "batch"), counted(1024, "batch", "batches")
+    ('1 batch', '1,024 batches')
+    """
+    return f"{count_text(n)} {one if n == 1 else several or one + 's'}"
+
+
 def seconds_text(seconds: float) -> str:
     """A duration: nanoseconds to hours.
 

@@ -1,22 +1,31 @@
-"""`tilewright embed check`, `diagnose`, `explain-error`: limits that overflow, bottlenecks, compiler errors."""
+"""`tilewright embed check`, `diagnose`, `explain-error` and `stats`: what exceeds limits, bottlenecks, compiler errors.
+
+`stats` reads, writes and compares statistics, limits and plans in the forms of other tools.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
-import typer
+from typer import Argument
 
 from tilewright import embed, trace
 from tilewright.cli.embed import model
-from tilewright.cli.streams import Json, progress, read_text
+from tilewright.cli.options import Files, Json
+from tilewright.cli.streams import progress, read_text
 from tilewright.errors import CheckFailed, UsageError
-from tilewright.render.delivery import Answer, Line, Output, deliver, remark, show
+from tilewright.reading import read_file
+from tilewright.render.delivery import Answer, Form, Line, Output, deliver, json_text, remark, show
+from tilewright.render.formats import bytes_text, counted
 from tilewright.render.tables import Heading, Table
 
-Error = Annotated[str, typer.Argument(help="The error's text, a file that holds it (a whole log may), or - (stdin).")]
+T = TypeVar("T")
+Error = Annotated[str, Argument(help="The error's text, a file that holds it (a whole log may), or - (stdin).")]
 
 
 @dataclass(frozen=True)
@@ -28,13 +37,10 @@ class StackOptions:
     sparsecores: Annotated[int, "SparseCores in all: below 16 there is a second lookup program."] = 16
 
 
-_COUNTED = (".toml", ".json")
-
-
 def diagnose(
     file: Annotated[
         str | None,
-        typer.Argument(
+        Argument(
             help="Counters (.toml or .json, such as `embed plan --json` or a run's report.json), a profile (a folder, "
             ".xplane.pb, .trace.json.gz), or a log."
         ),
@@ -48,7 +54,7 @@ def diagnose(
     init_args: model.InitArgs = None,
     rows: model.Rows = 0,
     template: Annotated[bool, "Print a counters file to fill in, and stop."] = False,
-    as_json: Json = False,
+    to: Json,
 ) -> None:
     """Find every bottleneck of the SparseCore guide: its numbers, its cause, and what to change to which value.
 
@@ -59,74 +65,65 @@ def diagnose(
         return
     if file is None and counters is None:
         raise UsageError("nothing to judge", how="name a log or a counters file; --template prints one to fill in")
-    counted: embed.Counters | None = None
-    if file is not None and (file.endswith(_COUNTED) or trace.is_profile(file)):
+    known: embed.Counters | None = None
+    if file is not None and (file.endswith((".toml", ".json")) or trace.is_profile(file)):
         log_options = vars(of) | {"narrow_packing": narrow_packing, "limits": limits}
         if of_log := [name for name, value in log_options.items() if value]:
             option = of_log[0].replace("_", "-")
             raise UsageError(f"--{option} beside a counters file", where=file, how="they belong to a log")
-        counted = embed.read_counters(file)
-        if init_args and counted.sparsecore is None:  # flags count where the file says nothing of knobs
-            counted = replace(counted, sparsecore=counted.knobs.with_flags(init_args)[0])
+        known = embed.read_counters(file)
+        if init_args and known.sparsecore is None:  # flags count where the file says nothing of knobs
+            known = replace(known, sparsecore=known.knobs.with_flags(init_args)[0])
     elif file is not None:
         setup = of.configured(narrow_packing=narrow_packing)
         setup = model.settled(setup, file, rows, limits, of.batch, free=of.config is None)
         knobs, _ = setup.sparsecore.with_flags(init_args or "")
-        counted = _of_log(replace(setup, sparsecore=knobs), file, limits, bad_ids, rows)
+        known = _of_log(replace(setup, sparsecore=knobs), file, limits, bad_ids, rows)
     if counters is not None:
         measured = embed.read_counters(counters)
-        counted = measured if counted is None else counted.merged(measured)
-    assert counted is not None
-    diagnosis = embed.diagnose(counted)
-    deliver(Answer(diagnosis.to_json, lambda: [diagnosis.text()]), Output(as_json=as_json))
+        known = measured if known is None else known.merged(measured)
+    assert known is not None
+    diagnosis = embed.diagnose(known)
+    deliver(Answer(diagnosis.to_json, lambda: [diagnosis.text()]), to)
     if diagnosis.severe:
         worst = diagnosis.findings[0]
         raise CheckFailed(worst.bottleneck, where=file or counters or "", how=worst.advice[0])
 
 
 def _of_log(setup: embed.EmbedConfig, file: str, limits: str | None, bad_ids: str, rows: int) -> embed.Counters:
-    bounds: dict[str, embed.Limits] | None = None
-    if limits is not None:
-        bounds = embed.read_limits(limits, setup.topology)
+    bounds = None if limits is None else embed.read_limits(limits, setup.topology)
     log, total = model.batches(setup, file, rows)
     with model.options_named(), progress("batches", total) as advance:
         counters = embed.log_counters(
             (part.features for part in log), setup, bounds, bad_ids=bad_ids, progress=lambda n: advance(n, total)
         )
-    many = "1 batch" if counters.steps == 1 else f"{counters.steps} batches"
-    remark(f"{file}: {many} on {counters.shards} SparseCores ({setup.target})")
+    remark(
+        f"{file}: {counted(counters.steps or 0, 'batch', 'batches')} on {counters.shards} SparseCores ({setup.target})"
+    )
     return counters
 
 
-def explain_error(error: Error, stack: StackOptions, as_json: Json = False) -> None:
+def explain_error(error: Error, stack: StackOptions, to: Json) -> None:
     """Read a TPU compiler's error about SparseCore memory: what was too large, and the changes that compile."""
-    text = error_text(error)
+    found = explained(error, lambda text: embed.explain_error(text, **vars(stack)))
+    value = {"kind": "explained_errors", "errors": [explanation.to_json() for explanation in found]}
+    shown = "\n\n".join(map(explanation_text, found))
+    deliver(Answer(lambda: value, lambda: [shown]), to)
+
+
+def explained(argument: str, explain: Callable[[str], T]) -> T:
+    """What ``explain`` makes of a text: that of a file, of stdin for ``-``, or the argument itself."""
+    with suppress(OSError):  # a text may be too long to be a name
+        if argument == "-" or Path(argument).is_file():
+            return explain(read_text(argument))
     try:
-        explained = embed.explain_error(text, **vars(stack))
-    except UsageError as problem:
-        raise no_such_file(error, problem) from None
-    value = {"kind": "explained_errors", "errors": [explanation.to_json() for explanation in explained]}
-    shown = "\n\n".join(map(explanation_text, explained))
-    deliver(Answer(lambda: value, lambda: [shown]), Output(as_json=as_json))
-
-
-def error_text(argument: str) -> str:
-    """The text of a file, of stdin, or the argument itself."""
-    if argument == "-":
-        return read_text(argument)
-    try:
-        is_file = Path(argument).is_file()
-    except OSError:  # a text too long to be a name
-        is_file = False
-    return read_text(argument) if is_file else argument
-
-
-def no_such_file(argument: str, problem: UsageError) -> UsageError:
-    """``problem``, or that there is no such file: something short without blanks was meant as one."""
-    short = argument != "-" and len(argument) < 200 and not any(c.isspace() for c in argument)
-    if short and not Path(argument).exists():
-        return UsageError("neither a file nor an error's text", where=argument, how="check the file's name")
-    return problem
+        return explain(argument)
+    except UsageError:
+        # Something short without blanks was meant as a file's name.
+        if len(argument) < 200 and not any(c.isspace() for c in argument) and not Path(argument).exists():
+            how = "check the file's name"
+            raise UsageError("neither a file nor an error's text", where=argument, how=how) from None
+        raise
 
 
 def explanation_text(explanation: embed.ErrorExplanation) -> str:
@@ -141,17 +138,15 @@ def explanation_text(explanation: embed.ErrorExplanation) -> str:
 
 
 def check(
-    file: Annotated[str, typer.Argument(help="The batches: Parquet, CSV, TSV, .npz, or Criteo's format (- is stdin).")],
-    limits: Annotated[
-        str | None, typer.Argument(help="The limits file; without it those of --config are used.")
-    ] = None,
+    file: Annotated[str, Argument(help="The batches: Parquet, CSV, TSV, .npz, or Criteo's format (- is stdin).")],
+    limits: Annotated[str | None, Argument(help="The limits file; without it those of --config are used.")] = None,
     *,
     of: model.ModelOptions,
     stacking: model.TableStacking = None,
     narrow_packing: model.NarrowPacking = None,
     bad_ids: model.BadIds = "error",
     rows: model.Rows = 0,
-    as_json: Json = False,
+    to: Json,
 ) -> None:
     """Hold the batches of a file against limits, without a chip: what is asked of each, where, and what it costs.
 
@@ -161,8 +156,12 @@ def check(
     bounds = _limits(limits, setup, file)
     setup = model.settled(setup, file, rows, limits, of.batch, free=of.config is None)
 
-    stacked = setup.stacking()
-    _check_names(bounds, stacked, limits or "--config")
+    stacked, where = setup.stacking(), limits or "--config"
+    if other := [name for name in bounds if name not in stacked.stacks]:
+        how = f"the stacks are {', '.join(stacked.stacks)}: plan again for this model, batch and topology"
+        raise UsageError(f"limits of {other[0]!r}, which is not a stack", where=where, how=how)
+    if unbound := [name for name in stacked.stacks if name not in bounds]:
+        raise UsageError(f"no limits of stack {unbound[0]!r}", where=where, how="plan again for this model")
     log, total = model.batches(setup, file, rows)
     with model.options_named(), progress("batches", total) as advance:
         inputs = (part.features for part in log)
@@ -172,7 +171,7 @@ def check(
         )
     diagnosis = embed.diagnose(embed.check_counters(checked, stacked, setup.target))
     value = {**checked.to_json(), "findings": [finding.to_json() for finding in diagnosis.findings]}
-    deliver(Answer(lambda: value, lambda: _lines(checked, diagnosis)), Output(as_json=as_json))
+    deliver(Answer(lambda: value, lambda: _lines(checked, diagnosis)), to)
     if not checked.passed:
         worst = max(checked.limits, key=lambda limit: limit.observed / limit.limit)
         how = f"set {worst.knob} of {worst.what!r} to at least {worst.observed}{_cut(checked)}"
@@ -193,26 +192,120 @@ def _limits(file: str | None, setup: embed.EmbedConfig, batches: str) -> dict[st
         if batches.endswith(".json") and not file.endswith(".json"):
             how = "first the batches, then the limits: tilewright embed check LOG limits.json"
             raise UsageError("the limits stand where the batches should", where=batches, how=how)
-
         return embed.read_limits(file, setup.topology)
     if setup.limits is None:
         raise UsageError("no limits", how="name a limits file, or write [limits.STACK] into --config")
     return dict(setup.limits)
 
 
-def _check_names(limits: dict[str, embed.Limits], stacking: embed.Stacking, where: str) -> None:
-    """UsageError for limits of stacks that the model has not, and for stacks without limits."""
-    if other := [name for name in limits if name not in stacking.stacks]:
-        how = f"the stacks are {', '.join(stacking.stacks)}: plan again for this model, batch and topology"
-        raise UsageError(f"limits of {other[0]!r}, which is not a stack", where=where, how=how)
-    if unbound := [name for name in stacking.stacks if name not in limits]:
-        raise UsageError(f"no limits of stack {unbound[0]!r}", where=where, how="plan again for this model")
-
-
 def _lines(checked: embed.Check, diagnosis: embed.Diagnosis) -> Iterator[Line]:
     columns: list[Heading] = [("of", "code"), ("limit", "code"), ("allowed", "count"), ("observed", "count")]
     rows = [(e.what, e.knob, e.limit, e.observed, e.place, "no" if e.over else "yes") for e in checked.limits]
-    many = "1 batch" if checked.batches == 1 else f"{checked.batches:,} batches"
-    yield Table((*columns, "where the most was seen", "holds"), rows, f"{many} against the limits")
+    title = f"{counted(checked.batches, 'batch', 'batches')} against the limits"
+    yield Table((*columns, "where the most was seen", "holds"), rows, title)
     if diagnosis.findings:
         yield from ("", "findings", *diagnosis.lines(notes=True))
+
+
+# Statistics in the forms of other tools.
+
+
+def stats(
+    source: Annotated[
+        str,
+        Argument(
+            help="FDO statistics of jax-tpu-embedding (.npz, .csv or their folder), a limits file or a TorchRec plan "
+            "(.json); with --config a log."
+        ),
+    ],
+    config: Annotated[str | None, "The model (TOML): count SOURCE, a log; or put its plan beside TorchRec's."] = None,
+    batch: model.Batch = None,
+    rows: model.Rows = 0,
+    bad_ids: model.BadIds = "error",
+    *,
+    to: Annotated[
+        Output,
+        Files(".npz", ".csv", ".json", ".torchrec.json", stdout=False),
+        "Write .npz or .csv (FDO), .json (limits), .torchrec.json (a sharding plan).",
+    ],
+) -> None:
+    """Read or count what partitions hold, and write it for jax-tpu-embedding, for training here, or for TorchRec.
+
+    An FDO file has one record per batch; limits are the largest counts of all records.
+    """
+    if config is None and to.suffix == ".torchrec.json":
+        raise UsageError("a sharding plan is of a model", where=to.path or "", how="name the model with --config")
+    if source.endswith(".json"):
+        value = read_file(source, "JSON")
+        if isinstance(value, dict) and isinstance(value.get("plan"), dict):
+            deliver(_torchrec(source, config, to.path), to)
+            return
+    setup = None if config is None else model.ModelOptions(config, batch=batch).configured()
+    measured = _measured(source, setup, rows, bad_ids)
+    facts: dict[str, Any] = {"source": Path(source).name}
+    forms: dict[str, Form] = {".json": lambda: measured.limits_json(**facts)}
+    if setup is not None:
+        topology, stacking = setup.topology, setup.stacking()
+        shape = {"chips": topology.chips, "sparsecores_per_chip": topology.sparsecores_per_chip}
+        facts |= {"topology": shape, "batch": setup.batch, "narrow_packing": setup.narrow_packing}
+        forms[".torchrec.json"] = lambda: json_text(embed.torchrec_plan(stacking), own=False)
+    if to.path is not None and to.suffix in (".npz", ".csv"):
+        remark(f"wrote {measured.write(to.path)}")
+        to = Output(as_json=to.as_json)
+    stacks = measured.summary()
+    deliver(Answer(lambda: {"kind": "embedding_statistics", "stacks": stacks}, lambda: [_table(stacks)]), to, forms)
+
+
+def _measured(source: str, setup: embed.EmbedConfig | None, rows: int, bad_ids: str) -> embed.FdoStats:
+    if setup is None:
+        of_limits = source.endswith(".json")
+        return embed.FdoStats.of_limits(embed.read_limits(source)) if of_limits else embed.read_fdo(source)
+    stacking = setup.stacking()
+    log, total = model.batches(setup, source, rows)
+    with model.options_named(), progress("batches", total) as advance:
+
+        def preprocessed() -> Iterator[Any]:
+            for number, part in enumerate(log):
+                yield embed.preprocess(setup.narrow.batch(part.features, bad_ids), stacking, bad_ids=bad_ids)
+                advance(number + 1, total)
+
+        return embed.FdoStats.of_batches(preprocessed())
+
+
+def _table(stacks: dict[str, dict[str, Any]]) -> Table:
+    headings: list[Heading] = [("stack", "code"), ("records", "count"), ("max ids", "count"), ("max unique", "count")]
+    headings += [("buffer of a SparseCore", "count"), ("dropped, most", "count"), "fullest shard"]
+    lines = []
+    for name, known in stacks.items():
+        *counts, imbalance = ("" if value is None else value for value in known.values())
+        lines.append((name, *counts, imbalance and f"{imbalance:.2f} x"))
+    return Table(headings, lines)
+
+
+def _torchrec(source: str, config: str | None, out: str | None) -> Answer:
+    """A TorchRec plan's tables, and its ranks' bytes beside those of our chips."""
+    if out is not None:
+        raise UsageError("a TorchRec plan is read, not written again", where=out, how="leave -o away")
+    tables = embed.read_torchrec(source)
+    ranks = Counter[int]()
+    for table in tables.values():
+        ranks.update(table.rank_bytes)
+    ours = None if config is None else model.ModelOptions(config).configured().stacking().chip_bytes
+    shapes = {t.name: {"sharding_type": t.sharding_type, "shards": len(t.shards)} for t in tables.values()}
+    bytes_of = {"rank_bytes": {str(rank): size for rank, size in sorted(ranks.items())}, "chip_bytes": ours}
+    value = {"kind": "torchrec_plan", "tables": shapes, **bytes_of}
+
+    def lines() -> Iterator[Line]:
+        headings: list[Heading] = [("table", "code"), "sharding", "kernel", ("shards", "count")]
+        largest = [max((4 * s.rows * s.columns for s in t.shards), default=0) for t in tables.values()]
+        yield Table([*headings, ("largest shard", "bytes")], [
+            (name, t.sharding_type, t.compute_kernel, len(t.shards), most)
+            for (name, t), most in zip(tables.items(), largest)
+        ])  # fmt: skip
+        if ranks:
+            low, high = bytes_text(min(ranks.values())), bytes_text(max(ranks.values()))
+            yield f"rows of a rank, {len(ranks)} ranks: {low} to {high}"
+        if ours is not None:
+            yield f"rows of a chip, planned here: {bytes_text(ours)} on each, padding included"
+
+    return Answer(lambda: value, lines)

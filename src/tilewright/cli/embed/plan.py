@@ -6,18 +6,18 @@ For pods: tables without a log, or a log that is counted in constant memory.
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Argument
 
 from tilewright import embed
 from tilewright.cli.embed import model
-from tilewright.cli.figures import PLAN
-from tilewright.cli.streams import Json, progress
+from tilewright.cli.options import Files, this_command
+from tilewright.cli.programs.report import PLAN
+from tilewright.cli.streams import progress
 from tilewright.errors import UsageError
 from tilewright.render import Page, Step, steps, table
 from tilewright.render.compare import changes
@@ -36,7 +36,7 @@ class _ModelOptions(model.ModelOptions):
 def plan(
     files: Annotated[
         list[str] | None,
-        typer.Argument(
+        Argument(
             metavar="FILE...",
             help="Logs: .parquet (or a folder), CSV or TSV with a header, .npz, Criteo's TSV (- is stdin). "
             "None: a generated one.",
@@ -72,20 +72,19 @@ def plan(
         "writes the model's file so.",
     ] = None,
     flags: Annotated[bool, "Print LIBTPU_INIT_ARGS and the limits file to paste, and no plan."] = False,
-    as_json: Json = False,
-    out: Annotated[
-        str | None,
-        "-o",
-        "--out",
+    to: Annotated[
+        Output,
+        Files(".json", ".html", ".toml", stdout=False),
         "Write plan.html (the page), limits.json (the limits file), or with --apply model.toml.",
-    ] = None,
+    ],
 ) -> None:
     """Learn limits from a log, and say what its tables need on a chip.
 
     Texts are hashed into the vocabularies. A last batch that is not full is left out; without --batch and --config a
     log of less than a batch is planned as one batch.
     """
-    output = Output(out, as_json, ".json", ".html", *[".toml"] * bool(apply), stdout=False)
+    if apply is None:
+        to.must_end_in(".json", ".html")
     if tables is not None and (files or of.config or of.vocab or of.scale):
         raise UsageError("--tables beside a log or a model", how="it plans tables alike, without a log")
     setup = of.configured(narrow_packing=narrow_packing, time=time)
@@ -104,7 +103,7 @@ def plan(
         unkept = {
             "--quantile": quantile != 1.0,
             "--flags": flags,
-            "-o .html": output.suffix == ".html",
+            "-o .html": to.suffix == ".html",
             "--time": time is not None,
             "--apply": apply is not None,
         }
@@ -115,13 +114,13 @@ def plan(
     else:
         shared["quantile"] = quantile
         planned = _plan_log(setup, files, rows, shared)
-    made, compared = None, None
+    written, compared = "", None
     if apply is not None:
-        made = _applied(setup, planned, apply, of.config)
-        applied = "\n".join(f"applied: {line}" for line in made.lines)
+        changed, written, lines_applied = _applied(setup, planned, apply, of.config)
+        applied = "\n".join(f"applied: {line}" for line in lines_applied)
         remark(applied or "nothing to apply: no finding of this plan changes the model's file, which stays as it is")
         if applied:
-            before, setup = planned, model.with_stacking(made.setup, stacking)
+            before, setup = planned, model.with_stacking(changed, stacking)
             planned = _plan_log(setup, files, rows, shared)
             found = [each.line() for each in changes(PLAN, before.to_json(), planned.to_json())]
             compared = Table(("what", "before", "after", "change", ""), found, "before and after")
@@ -142,32 +141,26 @@ def plan(
 
     forms: dict[str, Form] = {
         ".json": planned.limits_json,
-        ".toml": lambda: made.text if made else "",
+        ".toml": lambda: written,
         ".html": lambda: _page(planned, diagnosis, value(), log, of.config, compared),
     }
-    if compared is not None and not as_json:
+    if compared is not None and not to.as_json:
         show([compared])
     said = [planned.verdict]
     if planned.feeding is None and planned.confidence is not None:
         said.append(planned.confidence.sentence)
-    deliver(Answer(value, lines), output, forms, said=said)
+    deliver(Answer(value, lines), to, forms, said=said)
 
 
-@dataclass(frozen=True)
-class _Applied:
+def _applied(
+    setup: embed.EmbedConfig, plan: embed.Plan, which: str, config: str | None
+) -> tuple[embed.EmbedConfig, str, list[str]]:
     """The model with findings' changes, its file's text, and lines that say which were made."""
-
-    setup: embed.EmbedConfig
-    text: str
-    lines: tuple[str, ...]
-
-
-def _applied(setup: embed.EmbedConfig, plan: embed.Plan, which: str, config: str | None) -> _Applied:
     if config is None:
         raise UsageError("--apply without --config", how="name the model's file, which it changes")
     findings = dict(enumerate(embed.diagnose(plan.counters(setup.sparsecore)).findings, 1))
     named = [k for k, finding in findings.items() if finding.change] if which == "all" else which.split(",")
-    text, lines = Path(config).read_text(encoding="utf-8"), []
+    text, lines = Path(config).read_text(encoding="utf-8"), list[str]()
     for word in named:
         number = int(word) if str(word).strip().isdecimal() else 0
         if number not in findings or not findings[number].change:
@@ -177,7 +170,7 @@ def _applied(setup: embed.EmbedConfig, plan: embed.Plan, which: str, config: str
         change = findings[number].change
         setup, text = setup.changed(change), setup.changed_text(text, change)
         lines.append(f"{findings[number].bottleneck}: {findings[number].written}")
-    return _Applied(setup, text, tuple(lines))
+    return setup, text, lines
 
 
 def _like_tables(setup: embed.EmbedConfig, tables: int, rows: int) -> embed.EmbedConfig:
@@ -288,25 +281,12 @@ def _next_steps(plan: embed.Plan, config: str | None) -> list[Step]:
     of = f" --config {shlex.quote(config)}" if config else f"{target} --chips {chips} --batch {plan.batch}"
     check = f"tilewright embed check LOG limits.json{of}"
     return [
-        Step("Write the limits file that the program reads.", this_command("-o limits.json")),
+        Step("Write the limits file that the program reads.", this_command("-o", "limits.json")),
         Step("Hold another day's log against the limits, and see what it costs.", check),
         Step(
             "Compare with another plan: here twice the chips; another width, another log.",
             f"{this_command('--json')} > before.json\n"
-            f"{this_command(f'--chips {2 * chips} --json', '--chips')} > after.json\n"
+            f"{this_command('--chips', str(2 * chips), '--json', without=['--chips'])} > after.json\n"
             "tilewright diff before.json after.json -o diff.html",
         ),
     ]
-
-
-def this_command(more: str, without: str = "--out") -> str:
-    """The command that is running, without what it writes and without one more option, and with ``more``."""
-    words, kept = iter(sys.argv[1:]), []
-    for word in words:
-        if word in ("-o", "--out", without):
-            next(words, None)
-        elif word != "--json" and not word.startswith(("--out=", f"{without}=")):
-            kept.append(word)
-    if kept[:2] != ["embed", "plan"]:  # called from Python
-        kept = ["embed", "plan"]
-    return f"tilewright {shlex.join(kept)} {more}"

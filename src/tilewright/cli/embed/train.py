@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import IO, Annotated, Any
@@ -23,12 +23,13 @@ from typer import Argument, Exit
 
 from tilewright import embed, machine, trace
 from tilewright.cli.embed.model import ModelOptions
-from tilewright.cli.streams import Json, progress
+from tilewright.cli.options import Files, Json
+from tilewright.cli.streams import progress
 from tilewright.errors import CheckFailed, UsageError
 from tilewright.extras import need
 from tilewright.render.delivery import Answer, Form, Line, Output, deliver, remark
 from tilewright.render.drawing import Curve, line_chart
-from tilewright.render.formats import bytes_text, count_text, seconds_text
+from tilewright.render.formats import bytes_text, count_text, counted, seconds_text
 from tilewright.render.page import Card, Page, cards, paragraph
 from tilewright.render.tables import Heading, Table
 
@@ -70,13 +71,12 @@ def train(
     ] = None,
     chips: Annotated[int | None, "Number of chips, over the file's (1)."] = None,
     processes: Annotated[int, "Processes on this machine (jax.distributed), each with its share of the chips."] = 1,
-    as_json: Json = False,
-    out: Annotated[
-        str | None,
-        "-o",
-        "--out",
+    *,
+    to: Annotated[
+        Output,
+        Files(".html", ".pftrace", ".json", stdout=False),
         "Write page.html (loss curves), trace.pftrace (the phases) or limits.json (what was asked of partitions).",
-    ] = None,
+    ],
 ) -> None:
     """Train a model with embedding tables, batch by batch of a log.
 
@@ -85,7 +85,6 @@ def train(
     --resume. A damaged checkpoint is refused; with --skip-damaged it is renamed, and the last whole one taken. A folder
     of checkpoints takes one training at a time.
     """
-    where = Output(out, as_json, ".html", ".pftrace", ".json", stdout=False)
     need("jax", "optax", *["orbax"] * bool(of.checkpoint), what="`embed train`")
     options = {"batch": batch, "target": target, "chips": chips}
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
@@ -96,7 +95,7 @@ def train(
         return
     job = machine.FitJob(model, config=tables, **vars(of), **given).settled()
     in_turn = None
-    if where.suffix == ".html" and of.pipelined and not of.resume:
+    if to.suffix == ".html" and of.pipelined and not of.resume:
         in_turn = _watched(replace(job, pipelined=False, checkpoint=None, save_every=0), "in turn")
     fitted = _watched(job, "train")
     if not _is_first():
@@ -106,7 +105,7 @@ def train(
         ".pftrace": lambda: trace.perfetto_bytes(fitted.recorder),
         ".json": fitted.limits_json,
     }
-    deliver(Answer(fitted.to_json, lambda: _lines(fitted)), where, forms)
+    deliver(Answer(fitted.to_json, lambda: _lines(fitted)), to, forms)
 
 
 def _watched(job: machine.FitJob, name: str) -> Any:
@@ -140,17 +139,23 @@ def _watched(job: machine.FitJob, name: str) -> Any:
             return machine.fit(job, watch)
 
 
+def _ends(fitted: Any) -> tuple[int, float, float]:
+    """How many losses are averaged at each end, and the means over the first and the last of them."""
+    losses = fitted.trained.losses
+    few = max(1, min(10, len(losses)))
+    return few, sum(losses[:few]) / few, sum(losses[-few:]) / few
+
+
 def _lines(fitted: Any) -> Iterator[Line]:
     done, job = fitted.trained, fitted.job
     if not done.losses:
         yield f"nothing to do: step {fitted.first} is the last one asked for"
         return
-    last, few = fitted.first + len(done.losses), min(10, len(done.losses))
-    means = [sum(part) / few for part in (done.losses[:few], done.losses[-few:])]
-    way = "pipelined" if job.pipelined else "in turn"
-    where = "1 device" if fitted.devices == 1 else f"{fitted.devices} devices"
-    yield f"{fitted.name}: steps {fitted.first + 1} to {last} of {count_text(job.batch)} samples, {way}, on {where}"
-    yield f"loss: {means[0]:.3f} over the first {few} of them, {means[1]:.3f} over the last {few}"
+    few, first, last = _ends(fitted)
+    way, where = "pipelined" if job.pipelined else "in turn", counted(fitted.devices, "device")
+    steps = f"steps {fitted.first + 1} to {fitted.first + len(done.losses)} of {count_text(job.batch)} samples"
+    yield f"{fitted.name}: {steps}, {way}, on {where}"
+    yield f"loss: {first:.3f} over the first {few} of them, {last:.3f} over the last {few}"
     host = f"{done.hidden:.0%} of the host's {seconds_text(done.preparing)} were hidden"
     yield f"speed: {fitted.examples_per_second:,.0f} examples/s; {host}"
     if done.num_minibatches > 1:
@@ -161,27 +166,20 @@ def _lines(fitted: Any) -> Iterator[Line]:
 
 def _page(fitted: Any, in_turn: Any | None) -> str:
     """Loss curves, and what they are of."""
-    losses = fitted.trained.losses
-    facts = [
-        ("data", fitted.source),
-        ("samples a step", f"{fitted.job.batch:,}"),
-        ("chips", f"{fitted.job.chips} {fitted.job.target}"),
-        ("examples/s here", f"{fitted.examples_per_second:,.0f}"),
-        ("host hidden", f"{fitted.trained.hidden:.0%}"),
-    ]
-    page = Page(f"Training of {fitted.name}", f"{len(losses)} steps", facts=facts)
-    window = max(1, math.ceil(len(losses) / _MOST_POINTS))
-    ways = [("in turn", in_turn), ("pipelined" if fitted.job.pipelined else "in turn", fitted)]
+    job, steps = fitted.job, len(fitted.trained.losses)
+    facts = [("data", fitted.source), ("samples a step", f"{job.batch:,}"), ("chips", f"{job.chips} {job.target}")]
+    page = Page(f"Training of {fitted.name}", f"{steps} steps", facts=facts)
+    window = max(1, math.ceil(steps / _MOST_POINTS))
     curves = []
-    for label, run in ways:
+    for label, run in (("in turn", in_turn), ("pipelined" if job.pipelined else "in turn", fitted)):
         if run is not None:
-            starts = range(0, len(run.trained.losses) - window + 1, window)
-            means = [sum(run.trained.losses[start : start + window]) / window for start in starts]
+            losses = run.trained.losses
+            starts = range(0, len(losses) - window + 1, window)
+            means = [sum(losses[start : start + window]) / window for start in starts]
             curves.append(Curve(label, [run.first + start + (window + 1) / 2 for start in starts], means))
     title = "Loss of every step" if window == 1 else f"Loss, means of {window} steps"
     chart = line_chart(curves, title=title, x_label="step", y_label="loss", width=720, height=300)
-    few = max(1, min(10, len(losses)))
-    first, last = (sum(part) / few for part in (losses[:few], losses[-few:]))
+    few, first, last = _ends(fitted)
     figures = [
         Card("loss", f"{last:.3f}", f"{first:.3f} at the start; means of {few}", "good" if last < first else "bad"),
         Card("examples/s", count_text(round(fitted.examples_per_second)), "on this machine"),
@@ -244,8 +242,7 @@ def _start_all(processes: int, chips: int, target: str) -> None:
     shared = os.environ | {"XLA_FLAGS": flags.strip(), "JAX_PLATFORMS": "cpu"}
     command = [sys.executable, "-P", "-m", "tilewright", *sys.argv[1:]]
     with ExitStack() as files:
-        data = files.enter_context(tempfile.TemporaryFile("w+"))
-        words: list[IO[str]] = [files.enter_context(tempfile.TemporaryFile("w+")) for _ in range(processes)]
+        data, *words = (files.enter_context(tempfile.TemporaryFile("w+")) for _ in range(1 + processes))
         started = [
             subprocess.Popen(
                 command,
@@ -264,36 +261,36 @@ def _start_all(processes: int, chips: int, target: str) -> None:
             for process in started:
                 process.kill()
                 process.wait()
-        _tell(codes, words, data)
+        _tell(codes, words)
+        data.seek(0)
+        sys.stdout.write(data.read())
 
 
 def _awaited(started: list[subprocess.Popen[bytes]], words: IO[str]) -> list[int | None]:
-    """Wait until all have ended well, or one has not and the others had two seconds to end; the exit codes."""
-    told = 0
+    """Wait until all have ended well, or one has not and the others had two seconds to end; the exit codes.
+
+    The first process's remarks on steps are printed as they come.
+    """
+    told, until = 0, math.inf
     while True:
         codes = [process.poll() for process in started]
-        told = _forward(words, told)
-        if all(code == 0 for code in codes) or any(code is not None and code < 0 for code in codes):
+        words.seek(told)
+        text = words.read()
+        whole = text[: text.rfind("\n") + 1]
+        told += len(whole.encode())
+        for line in whole.splitlines():
+            if line.startswith("step "):
+                print(line, file=sys.stderr)
+        ended = all(code == 0 for code in codes) or any(code is not None and code < 0 for code in codes)
+        if ended or time.monotonic() > until:
             return codes
         if any(codes):
-            time.sleep(2)
-            _forward(words, told)
-            return [process.poll() for process in started]
+            until = min(until, time.monotonic() + 2)
         time.sleep(0.05)
 
 
-def _forward(words: IO[str], told: int) -> int:
-    """Print the first process's remarks on steps, from byte ``told`` of its stderr on; where the next begin."""
-    words.seek(told)
-    text = words.read()
-    whole = text[: text.rfind("\n") + 1]
-    for line in whole.splitlines():
-        if line.startswith("step "):
-            print(line, file=sys.stderr)
-    return told + len(whole.encode())
-
-
-def _tell(codes: list[int | None], words: list[IO[str]], data: IO[str]) -> None:
+def _tell(codes: Sequence[int | None], words: Sequence[IO[str]]) -> None:
+    """Raise what ended the processes early: a signal, or their own error."""
     killed = [(number, -code) for number, code in enumerate(codes) if code is not None and code < 0]
     if killed:
         number, by = min(killed, key=lambda each: each[1] == signal.SIGABRT)  # which is how those left behind end
@@ -301,16 +298,13 @@ def _tell(codes: list[int | None], words: list[IO[str]], data: IO[str]) -> None:
         how = "finished checkpoints are as they were: go on with --resume"
         raise CheckFailed(problem, where="embed train", how=how)
     if any(codes):
+        lines = []
         for part in words:
             part.seek(0)
-        lines = [line for part in words for line in part.read().splitlines()]
-        ours = [line for line in lines if line.startswith("tilewright: ")]
-        print(
-            ours[0] if ours else f"tilewright: process {[bool(c) for c in codes].index(True)} failed", file=sys.stderr
-        )
+            lines += part.read().splitlines()
+        first = f"tilewright: process {[bool(code) for code in codes].index(True)} failed"
+        print(next((line for line in lines if line.startswith("tilewright: ")), first), file=sys.stderr)
         raise Exit(next(code for code in codes if code))
-    data.seek(0)
-    sys.stdout.write(data.read())
 
 
 # Tables for serving.
@@ -322,11 +316,12 @@ _Step = Annotated[int | None, "The step of the checkpoint (the last finished one
 
 def export(
     checkpoint: Annotated[str, Argument(help="A folder of checkpoints.")],
-    out: Annotated[str, "-o", "--out", "The file to write."],
+    out: Annotated[str, "-o", "--out", "--output", "The file to write."],
     step: _Step = None,
     dtype: _Dtype = "int8",
     scale_per: _ScalePer = "row",
-    as_json: Json = False,
+    *,
+    to: Json,
 ) -> None:
     """Write a checkpoint's tables for serving: quantised rows in one file that is mapped into memory."""
     need("jax", "orbax", what="`embed export`")
@@ -335,8 +330,8 @@ def export(
         state = embed.restore(checkpoint, embed.stack(features, embed.Topology(1, 1)), step, slots=False)
         made = embed.export(out, state, dtype, scale=scale_per, progress=lambda n, total: advance(n, total, "rows"))
     value = {"kind": "embedding_export", **made.to_json()}
-    deliver(Answer(lambda: value, lambda: _tables_lines(made)), Output(as_json=as_json))
-    if not as_json:
+    deliver(Answer(lambda: value, lambda: _tables_lines(made)), to)
+    if not to.as_json:
         remark(f"wrote {out}")
 
 
@@ -353,16 +348,17 @@ def quantise(
     batch: Annotated[int, "Rows that are judged at a time."] = 512,
     scale: Annotated[float, "Given to the model's features(scale)."] = 0.01,
     seed: Annotated[int, "Seed of the generated log."] = 1,
-    as_json: Json = False,
-    out: Annotated[str | None, "-o", "--out", "Keep the export here."] = None,
+    out: Annotated[str | None, "-o", "--out", "--output", "Keep the export here."] = None,
+    *,
+    to: Json,
 ) -> None:
     """Quantise a checkpoint's tables: the error of every table, and the model's AUC and loss before and after."""
     need("jax", "orbax", what="`embed quantise`")
     job = machine.QuantiseJob(model, checkpoint, data, step, dtype, scale_per, out, rows, batch, scale, seed)
     with progress("quantise") as advance:
         made = machine.quantise(job, lambda stage: advance(0, None, stage))
-    deliver(Answer(made.to_json, lambda: _judged_lines(made)), Output(as_json=as_json))
-    if out is not None and not as_json:
+    deliver(Answer(made.to_json, lambda: _judged_lines(made)), to)
+    if out is not None and not to.as_json:
         remark(f"wrote {out}")
 
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Annotated, Any
 
 from typer import Argument, Option
 
 from tilewright import isa
 from tilewright.cli.isa import machine
-from tilewright.cli.streams import Json, progress, read_text
+from tilewright.cli.options import Files, Json
+from tilewright.cli.streams import progress, read_text
 from tilewright.errors import UsageError
 from tilewright.render.delivery import Answer, Form, Line, Output, deliver, remark, show
 from tilewright.render.drawing import Bar, bar_chart
@@ -60,81 +61,66 @@ def _run_commands(debugger: isa.Debugger, lines: Iterator[str], as_json: bool) -
     if not as_json:
         show([debugger.where()])
     for line in lines:
-        if line in _LEAVE:
-            show([json.dumps(_answer_value(debugger, line, "", None, True)) if as_json else f"> {line}"])
-            break
-        answer = debugger.answer(line)
-        understood &= answer.ok
+        leaving = line in _LEAVE
+        said: dict[str, Any] = {"ok": True, "text": "", "value": None}
+        said |= {} if leaving else vars(debugger.answer(line))
+        understood &= said["ok"]
         if as_json:
-            show([json.dumps(_answer_value(debugger, line, answer.text, answer.value, answer.ok), allow_nan=False)])
+            pe, done = debugger.pe, debugger.done
+            at = None if done or pe.halted or pe.barrier is not None else pe.pc
+            value = {"schema_version": 1, "command": line, **said, "pe": pe.number, "pc": at}
+            value |= {"executed": pe.executed, "cycles": pe.clock.cycles, "done": done, "stopped": debugger.stopped}
+            show([json.dumps(value, allow_nan=False)])
         else:
-            show([f"> {line}\n{answer.text}"])
+            show([f"> {line}" if leaving else f"> {line}\n{said['text']}"])
+        if leaving:
+            break
         sys.stdout.flush()  # a program may read the answer before it gives the next command
     records = [record for pe in debugger.runner.pes for record in pe.errors]
     machine.remark_errors(records)
     return 1 if debugger.stopped or records else 0 if understood else 2
 
 
-def _answer_value(debugger: isa.Debugger, line: str, text: str, value: Any, ok: bool) -> dict[str, Any]:
-    """One command as JSON: its answer, and where the processing element stands."""
-    pe = debugger.pe
-    at = None if debugger.done or pe.halted or pe.barrier is not None else pe.pc
-    place = {"pe": pe.number, "pc": at, "executed": pe.executed, "cycles": pe.clock.cycles, "done": debugger.done}
-    answer = {"schema_version": 1, "command": line, "ok": ok, "text": text, "value": value}
-    return {**answer, **place, "stopped": debugger.stopped}
-
-
 def _read_commands(debugger: isa.Debugger) -> None:
-    """Read commands from a terminal until it ends; an empty line is a command too."""
-    _enable_editing(debugger)
-    show([debugger.where()])
-    with _interrupting(debugger) as asking:
-        while True:
-            try:
-                asking.append("")
-                line = input("(isa) ").strip()
-            except KeyboardInterrupt:
-                show([""])
-                continue
-            except EOFError:
-                show([""])
-                return
-            finally:
-                asking.clear()
-            if line in _LEAVE:
-                return
-            show([debugger.command(line)])
+    """Read commands from a terminal until it ends, with line editing, history and completion where there is a readline.
 
+    An empty line is a command too. Ctrl-C stops a run between two instructions, never within one; at the prompt the
+    line goes.
+    """
+    from cmd import Cmd
 
-def _enable_editing(debugger: isa.Debugger) -> None:
-    """History, line editing and completion of words where there is a readline; nothing is written to a file."""
-    with suppress(ImportError):
-        import readline
+    class Prompt(Cmd):
+        prompt = "(isa) "
+        asking = True
 
-        def complete(start: str, number: int) -> str | None:
-            words = [word for word in debugger.words if word.startswith(start)]
-            return words[number] if number < len(words) else None
+        def precmd(self, line: str) -> str:
+            self.asking = False
+            return line.strip()
 
-        readline.set_completer(complete)
-        readline.parse_and_bind("tab: complete")
+        def onecmd(self, line: str) -> bool:
+            if line not in _LEAVE:
+                show(["" if line == "EOF" else debugger.command(line)])
+            self.asking = True
+            return line in (*_LEAVE, "EOF")
 
+        def completenames(self, text: str, *_: Any) -> list[str]:
+            return [word for word in debugger.words if word.startswith(text)]
 
-@contextmanager
-def _interrupting(debugger: isa.Debugger) -> Iterator[list[str]]:
-    """Ctrl-C stops a run between two instructions, never within one; at the prompt (the list has one) the line goes."""
-    asking: list[str] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield asking
-        return
+        completedefault = completenames
 
     def interrupted(number: int, frame: object) -> None:
-        if asking:
+        if reader.asking:
             raise KeyboardInterrupt
         debugger.interrupt()
 
-    before = signal.signal(signal.SIGINT, interrupted)
+    reader, before = Prompt(), signal.signal(signal.SIGINT, interrupted)
+    show([debugger.where()])
     try:
-        yield asking
+        while True:
+            with suppress(KeyboardInterrupt):
+                reader.cmdloop()
+                return
+            show([""])
     finally:
         signal.signal(signal.SIGINT, before)
 
@@ -149,7 +135,7 @@ def explain(
     *,
     tensors: machine.Tensors,
     settings: machine.Settings = None,
-    as_json: Json = False,
+    to: Json,
 ) -> int:
     """Say what an instruction does: who loads, who multiplies, which registers and lines, what it costs.
 
@@ -172,19 +158,15 @@ def explain(
         with progress("running") as bar:
             reached = debugger.explain_first(addresses, lambda done: bar(done, len(addresses)))
         stopped = debugger.stopped
-    explained = {
-        pc: reached.get(pc) or isa.explain(program.instructions[pc], config, like, columns, rows) for pc in addresses
-    }
-    values = [
-        {"pc": pc, "line": program.instructions[pc].line, "in_a_run": pc in reached, **explanation.to_dict()}
-        for pc, explanation in explained.items()
-    ]
-    shown = []
-    for pc, explanation in explained.items():
+    values, shown = list[dict[str, Any]](), list[str]()
+    for pc in addresses:
+        instruction = program.instructions[pc]
+        found = reached.get(pc) or isa.explain(instruction, config, like, columns, rows)
+        values.append({"pc": pc, "line": instruction.line, "in_a_run": pc in reached, **found.to_dict()})
         address = f"{pc:04d}  " if len(program) > 1 else ""
         never = ["this run never comes to it; in general:"] if runs and pc not in reached else []
-        shown.append("\n".join([f"{address}{explanation.text}", *never, *explanation.says]))
-    deliver(Answer(lambda: {"instructions": values}, lambda: ["\n\n".join(shown)]), Output(as_json=as_json))
+        shown.append("\n".join([f"{address}{found.text}", *never, *found.says]))
+    deliver(Answer(lambda: {"instructions": values}, lambda: ["\n\n".join(shown)]), to)
     if stopped:
         remark(stopped)
     return 1 if stopped else 0
@@ -203,12 +185,11 @@ def _addresses(program: isa.Program, line: int | None, source: str) -> list[int]
 
 def _source(source: str) -> tuple[str, int | None]:
     """The program's text and the line asked for: a file, a file and a line, or the text itself."""
-    path, colon, number = source.rpartition(":")
-    is_line = colon and number.isascii() and number.isdecimal() and len(number) <= 9
-    if is_line and (os.path.isfile(path) or path.endswith(".tasm")):
-        return read_text(path), int(number)
-    if source == "-" or os.path.isfile(source) or source.endswith(".tasm"):
-        return read_text(source), None
+    path, _, number = source.rpartition(":")
+    line = int(number) if path and re.fullmatch("[0-9]{1,9}", number) else None
+    name = source if line is None else path
+    if name == "-" or os.path.isfile(name) or name.endswith(".tasm"):
+        return read_text(name), line
     return source, None
 
 
@@ -241,17 +222,15 @@ def profile(
         int | None, Option(min=0, help="With --every-pe: this element's lines and heat, not all together.")
     ] = None,
     settings: machine.Settings = None,
-    out: Annotated[
-        str | None,
-        "-o",
-        "--out FILE",
+    *,
+    to: Annotated[
+        Output,
+        Files(".csv", ".svg", ".html", ".json"),
         "FILE.svg: the picture of --heat; FILE.html: all on a page; FILE.json, FILE.csv: all numbers.",
-    ] = None,
-    as_json: Json = False,
+    ],
 ) -> int:
     """Count a run instruction by instruction: times, cycles and why, lines, misses; draw a tensor's lines."""
-    where = Output(out, as_json, ".csv", ".svg", ".html", ".json")
-    if where.suffix == ".svg" and heat is None:
+    if to.suffix == ".svg" and heat is None:
         raise UsageError("a picture of which tensor?", where="-o", how="--heat NAME")
     config = machine.configured(settings)
     if pe is not None and (not every_pe or pe >= config.pes):
@@ -264,7 +243,7 @@ def profile(
         every = isa.profile(*machine.work(program, memory, config, every_pe), watch=machine.watch(bar, 0))
     chosen = every if pe is None or not every.pes else every.pes[pe]
     kind = "misses" if misses else "accesses"
-    drawn = heat is not None and out is None
+    drawn = heat is not None and to.path is None
     forms: dict[str, Form] = {
         ".csv": chosen.to_csv,
         ".svg": lambda: chosen.heat(heat or "").to_svg(kind) + "\n",
@@ -276,7 +255,7 @@ def profile(
         if drawn:
             yield from ("", lambda width: chosen.heat(heat or "").to_text(kind, width))
 
-    deliver(Answer(lambda: _value(chosen, heat), lines), where, forms)
+    deliver(Answer(lambda: _value(chosen, heat), lines), to, forms)
     errors = [error for part in every.pes or (every,) for error in part.result.errors]
     machine.remark_errors(errors)
     return 1 if errors else 0
@@ -297,31 +276,26 @@ def _value(profile: Any, tensor: str | None) -> dict[str, Any]:
 def _lines(profile: Any, top: int) -> Iterator[Line]:
     """The ``top`` instructions (0: all), the processing elements, and what they waited for."""
     shown = profile.hottest[:top] if top else profile.lines
-    yield from (Table(_HEADINGS, [*(_row(profile, line) for line in shown), _totals(profile)]), "")
+    yield from (Table(_HEADINGS, [_row(profile, each) for each in (*shown, profile.totals)]), "")
     if profile.pes:
-        yield Table(machine.PES, [machine.pe_row(part.result) for part in profile.pes])
+        yield machine.pes_table(part.result for part in profile.pes)
         yield f"\n{profile.result.cycles:,} cycles until the last of them was done (PE {profile.number})"
     of = f" of {len(profile.pes)} elements" if profile.pes else ""
     yield machine.account_text(f"the issue queue{of}", profile.totals.queue)
     yield machine.account_text(f"the math unit{of} was idle", profile.totals.stalls)
 
 
-def _row(profile: Any, line: Any) -> tuple[object, ...]:
-    label = "".join(f"{name}: " for name in line.labels)
-    waits = ", ".join(f"{reason} {n:,}" for reason, n in line.waits.items())
-    cycles = profile.totals.cycles
-    share = line.cycles / cycles if cycles else None
-    shown = (line.counts.steps, line.counts.macs, machine.lines_of(line), line.counts.l1_misses, line.counts.l2_misses)
-    return (line.pc, f"{label}{line.text}", line.executed, line.cycles, share, *(n or None for n in shown), waits)
+def _row(profile: Any, of: Any) -> tuple[object, ...]:
+    """The row of a line, or of the totals."""
+    label, text = "".join(f"{name}: " for name in getattr(of, "labels", ())), getattr(of, "text", "the whole run")
+    waits = ", ".join(f"{reason} {n:,}" for reason, n in getattr(of, "waits", {}).items())
+    share = of.cycles / profile.totals.cycles if profile.totals.cycles else None
+    shown = (of.counts.steps, of.counts.macs, machine.lines_of(of), of.counts.l1_misses, of.counts.l2_misses)
+    head = (pc := getattr(of, "pc", None), f"{label}{text}", of.executed, of.cycles, share)
+    return (*head, *(n or (0 if pc is None else None) for n in shown), waits)
 
 
-def _totals(profile: Any) -> tuple[object, ...]:
-    sums = profile.totals
-    head = (None, "the whole run", sums.executed, sums.cycles, 1.0 if sums.cycles else None, sums.counts.steps)
-    return (*head, sums.counts.macs, machine.lines_of(sums), sums.counts.l1_misses, sums.counts.l2_misses, "")
-
-
-def _on_page(row: tuple[object, ...]) -> tuple[object, ...]:
+def _on_page(row: Sequence[object]) -> tuple[object, ...]:
     """A row for the page: every reason to wait stays in one piece with its cycles."""
     return (*row[:-1], ", ".join(part.replace(" ", "\u00a0") for part in str(row[-1]).split(", ")))
 
@@ -366,8 +340,8 @@ def _page(profile: Any, file: str, names: tuple[str, ...]) -> str:
     page.section("look", "What to look at", steps(_hottest(profile)))
     page.section("run", "The run", cards(figures), _chart(profile))
     if profile.pes:
-        rows = [_on_page(machine.pe_row(part.result)) for part in profile.pes]
-        page.section("pes", "Every processing element", table(machine.PES, rows))
+        pes = machine.pes_table(part.result for part in profile.pes)
+        page.section("pes", "Every processing element", table(pes.columns, map(_on_page, pes.rows)))
     columns = [heading for heading in _HEADINGS if heading[0] != "share"]
     rows = [_on_page((*row[:4], *row[5:])) for row in (_row(profile, line) for line in profile.hottest)]
     caption = "The most cycles first; by pc it is the program. Every column adds up to the whole run."

@@ -1,25 +1,31 @@
-"""What the commands of `tilewright isa` share: the machine's fields, a program's tensors, writers of results."""
+"""`tilewright isa asm`, `run`, `compile`, `reference` and `claims`; and what all commands of `isa` share.
+
+That is the machine's fields, a program's tensors, and what is printed of a run.
+"""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
 from tilewright import isa, layout, trace
+from tilewright.cli.options import Files, Json, assigned, this_command
+from tilewright.cli.programs.program import ArgOption, load_program
+from tilewright.cli.streams import npy_bytes, progress, read_array, read_text
 from tilewright.errors import UsageError
-from tilewright.reading import open_bytes
-from tilewright.render.delivery import remark
-from tilewright.render.formats import Kind
+from tilewright.render.delivery import Answer, Line, Output, deliver, remark, show, write_file
+from tilewright.render.formats import Kind, finite
+from tilewright.render.tables import Table
 
 if TYPE_CHECKING:
     import numpy as np
 
-PES: tuple[tuple[str, Kind, str], ...] = (
+_PES: tuple[tuple[str, Kind, str], ...] = (
     ("PE", "number", "Processing element."),
     ("executed", "count", "Instructions of every kind."),
     ("cycles", "count", "By the model, until it was done."),
@@ -43,42 +49,15 @@ MOST = 1 << 27
 
 File = Annotated[str, Argument(metavar="FILE", help="A program (.tasm); - is stdin.")]
 Settings = Annotated[list[str] | None, "--set FIELD=VALUE", "A field of the machine, as threads=64 or kb_acc=last."]
-PageOut = Annotated[str | None, "-o", "--out FILE", "FILE.html: a page; FILE.json: all numbers."]
+ToPage = Annotated[Output, Files(".json", ".html"), "FILE.html: a page; FILE.json: all numbers."]
 
 
 def configured(settings: Sequence[str] | None, **usual: Any) -> isa.MatrixUnitConfig:
     """The machine with the fields that ``--set`` gives; ``usual``: fields that have another default here."""
-    known = {f.name for f in fields(isa.MatrixUnitConfig)}
-    values: dict[str, Any] = usual
-    for assignment in settings or ():
-        name, equals, text = assignment.partition("=")
-        if not equals or name not in known:
-            raise UsageError(f"unknown field in --set {assignment}", how=f"known: {', '.join(sorted(known))}")
-        values[name] = setting(text)
-    config = isa.MatrixUnitConfig(**values)
+    config = isa.MatrixUnitConfig.from_settings(settings or (), **usual)
     if config.slow:
         remark(config.slow)
     return config
-
-
-def setting(text: str) -> Any:
-    """A field's value: true, none, 64, 4:4 or a word."""
-    plain = {"true": True, "false": False, "none": None}
-    if text.lower() in plain:
-        return plain[text.lower()]
-    parts = text.split(":")
-    if all(re.fullmatch("-?[0-9]{1,18}", part) for part in parts):
-        numbers = tuple(int(part) for part in parts)
-        return numbers[0] if len(numbers) == 1 else numbers
-    return text
-
-
-def pair(text: str, option: str, value_name: str) -> tuple[str, str]:
-    """The two sides of ``NAME=VALUE``; an error calls the value ``value_name``."""
-    name, equals, value = text.partition("=")
-    if not equals or not name or not value:
-        raise UsageError(f"{option} {text!r} is not NAME={value_name}")
-    return name, value
 
 
 def array(text: str, option: str, count_up: bool = False) -> np.ndarray[Any, Any]:
@@ -107,19 +86,13 @@ class Tensors:
 
     def arrays(self, program: isa.Program | None = None) -> dict[str, np.ndarray[Any, Any]]:
         """The tensors by name. UsageError where one that ``program`` names is not among them."""
-        import numpy as np
-
         arrays: dict[str, np.ndarray[Any, Any]] = {}
         for file in self.tensor or ():
-            name, path = pair(file, "--tensor", "FILE.npy") if "=" in file else (Path(file).stem, file)
-            try:
-                with open_bytes(path) as opened:
-                    arrays[name] = np.load(opened, allow_pickle=False)
-            except (OSError, ValueError, EOFError, MemoryError, OverflowError, TypeError, SyntaxError) as error:
-                raise UsageError(f"cannot read the array: {error}", where=path) from None
+            name, path = assigned(file, "--tensor", "NAME=FILE.npy") if "=" in file else (Path(file).stem, file)
+            arrays[name] = read_array(path)
         for option, shapes in (("--iota", self.iota), ("--zeros", self.zeros)):
             for shape in shapes or ():
-                name, text = pair(shape, option, "s32[4,4]")
+                name, text = assigned(shape, option, "NAME=s32[4,4]")
                 arrays[name] = array(text, option, option == "--iota")
         if program is not None:
             _check_named(program, arrays)
@@ -178,33 +151,39 @@ def account_text(title: str, account: Mapping[str, int]) -> str:
     return f"{title}: {', '.join(parts) or 'never'}"
 
 
-def moved_lines(moved: Mapping[str, Mapping[str, int]], energy_pj: float, utilisation: float) -> Iterator[str]:
-    """Bytes through every level by operand, the modelled energy, how much of the math there is was used."""
+def numbers(run: Any) -> dict[str, Any]:
+    """What a run took, as JSON has it."""
+    plain = ("cycles", "math_cycles", "executed", "bytes", "energy_pj", "math_utilisation", "stalls", "queue")
+    return {name: getattr(run, name) for name in plain} | {"traffic": run.traffic.to_dict()}
+
+
+def took_lines(took: Mapping[str, Any]) -> Iterator[str]:
+    """Of :func:`numbers`: where the cycles went, bytes by level and operand, the energy, how busy the math was."""
+    yield account_text("the math unit was idle", took["stalls"])
+    yield account_text("the issue queue", took["queue"])
     names = {"l1": "the load-store unit", "l2": "L2's bus", "dram": "device memory"}
-    for level, of in moved.items():
+    for level, of in took["bytes"].items():
         parts = [f"{'DMA' if operand == 'dma' else operand.upper()} {size:,}" for operand, size in of.items() if size]
         if parts:
             yield f"bytes through {names[level]}: {', '.join(parts)}"
-    yield f"energy {energy_pj:,.0f} pJ, modelled (ISSCC 2014, 45 nm); {utilisation:.1%} of all math there is"
+    energy = f"energy {took['energy_pj']:,.0f} pJ, modelled (ISSCC 2014, 45 nm)"
+    yield f"{energy}; {took['math_utilisation']:.1%} of all math there is"
 
 
-def pes_value(runs: Sequence[isa.RunResult]) -> list[dict[str, Any]]:
+def pes_value(runs: Iterable[isa.RunResult]) -> list[dict[str, Any]]:
     """Every processing element's own numbers, as JSON has them."""
-    plain = ("cycles", "math_cycles", "executed", "bytes", "energy_pj", "math_utilisation", "stalls", "queue")
-    return [
-        {"pe": run.state.number}
-        | {name: getattr(run, name) for name in plain}
-        | {"counts": run.counts.to_dict(), "traffic": run.traffic.to_dict()}
-        for run in runs
-    ]
+    return [{"pe": run.state.number, "counts": run.counts.to_dict()} | numbers(run) for run in runs]
 
 
-def pe_row(run: isa.RunResult) -> tuple[object, ...]:
-    """A processing element's row of :data:`PES`."""
-    c, waits = run.counts, {reason: n for reason, n in run.queue.items() if n and reason != "issued"}
-    reasons = ", ".join(f"{reason} {n:,}" for reason, n in sorted(waits.items(), key=lambda row: -row[1]))
-    head = (run.state.number, run.executed, run.cycles, run.math_cycles, c.macs, c.a_bytes_loaded)
-    return (*head, lines_of(run), c.l1_misses, c.l2_misses, reasons)
+def pes_table(runs: Iterable[isa.RunResult]) -> Table:
+    """A row for every processing element."""
+    rows = list[tuple[object, ...]]()
+    for run in runs:
+        c, waits = run.counts, {reason: n for reason, n in run.queue.items() if n and reason != "issued"}
+        reasons = ", ".join(f"{reason} {n:,}" for reason, n in sorted(waits.items(), key=lambda row: -row[1]))
+        head = (run.state.number, run.executed, run.cycles, run.math_cycles, c.macs, c.a_bytes_loaded)
+        rows.append((*head, lines_of(run), c.l1_misses, c.l2_misses, reasons))
+    return Table(_PES, rows)
 
 
 def lines_of(part: Any) -> int:
@@ -223,3 +202,165 @@ def remark_errors(errors: Sequence[Any], most: int = 5) -> None:
 def timeline_text(events: Sequence[trace.Event]) -> str:
     """What is said of a Perfetto trace that was written."""
     return f"{len(events)} events; open it at https://ui.perfetto.dev"
+
+
+def asm(
+    file: File,
+    settings: Settings = None,
+    *,
+    to: Annotated[Output, Files(".tasm"), "Write the canonical text; - is stdout."],
+) -> None:
+    """Assemble a program and print it in canonical form, each instruction with its address."""
+    program = isa.assemble(read_text(file), configured(settings))
+    rows = [
+        {"pc": pc, "text": str(it), "name": it.name, "unit": it.spec.unit, "line": it.line}
+        for pc, it in enumerate(program.instructions)
+    ]
+    value = {"instructions": rows, "labels": dict(program.labels)}
+    deliver(Answer(lambda: value, lambda: [program.listing()]), to, {".tasm": lambda: f"{program}\n"}, said=())
+
+
+def run(
+    file: File,
+    tensors: Tensors,
+    save: Annotated[list[str] | None, "--save NAME=FILE.npy", "Write a tensor after the run."] = None,
+    every_pe: EveryPe = False,
+    settings: Settings = None,
+    *,
+    to: Annotated[Output, Files(".pftrace", stdout=False), "Write a timeline for Perfetto."],
+) -> int:
+    """Run a program; print counts, cycles, errors, and the tensors that began as zeros.
+
+    FILE may be a model that `isa compile -o FILE.bundle` wrote: --tensor 0=FILE.npy gives its first argument.
+    """
+    if file != "-" and zipfile.is_zipfile(file):
+        return _run_bundle(file, tensors.tensor, save, to)
+    config = configured(settings)
+    program = isa.assemble(read_text(file), config)
+    memory = tensors.arrays(program)
+    if config.pes > 1 and not every_pe:
+        remark(f"PE 0 of {config.pes} runs the program; --every-pe starts it on all")
+    traced = to.path is not None
+    with progress(file) as bar:
+        if every_pe:
+            runs = started(program, memory, config, trace=traced).run(watch(bar, 0))
+        else:
+            runs = [isa.MatrixUnit(config).run(program, memory, trace=traced, watch=watch(bar, 0))]
+    for assignment in save or ():
+        name, path = assigned(assignment, "--save", "NAME=FILE.npy")
+        write_file(path, npy_bytes(runs[0].tensor(name)), note=None)
+    shown = [assigned(shape, "--zeros", "")[0] for shape in tensors.zeros or ()]
+    events = isa.timeline(runs) if traced else ()
+    forms = {".pftrace": lambda: trace.perfetto_bytes(events)}
+    deliver(_run_answer(runs, shown), to, forms, wrote=timeline_text(events))
+    errors = [error for run in runs for error in run.errors]
+    remark_errors(errors)
+    return 1 if errors else 0
+
+
+def _run_bundle(file: str, tensor: list[str] | None, save: Sequence[str] | None, to: Output) -> int:
+    """A compiled model, with the arguments it was written with or others."""
+    given = Tensors(tensor).arrays()
+    if unknown := next((name for name in given if not name.isdecimal()), None):
+        raise UsageError(f"no argument called {unknown}", how="--tensor 0=FILE.npy is the first, 1 the second")
+    results, report = isa.load_bundle(file).run({int(name): array for name, array in given.items()})
+    for assignment in save or ():
+        name, path = assigned(assignment, "--save", "NAME=FILE.npy")
+        if not name.isdecimal() or int(name) >= len(results):
+            raise UsageError(f"no result {name}", how=f"0 to {len(results) - 1}")
+        write_file(path, npy_bytes(results[int(name)]), note=None)
+    deliver(report, Output(as_json=to.as_json))
+    return 0
+
+
+def _run_answer(runs: Sequence[isa.RunResult], shown: Sequence[str]) -> Answer:
+    """Counts of all processing elements together, cycles and accounts of the one done last."""
+    last = max(runs, key=lambda run: run.cycles)
+    counts = last.counts.together(run.counts for run in runs).to_dict()
+    used = sum(run.math_utilisation * run.cycles for run in runs) / max(1, last.cycles * len(runs))
+    took = numbers(last) | {name: sum(getattr(run, name) for run in runs) for name in ("executed", "energy_pj")}
+    took |= {"bytes": last.moved.together(run.moved for run in runs).bytes, "math_utilisation": used}
+    took |= {"traffic": last.traffic.together(run.traffic for run in runs).to_dict()}
+
+    def to_json() -> dict[str, Any]:
+        keys = ("pc", "kind", "column", "register", "pe")
+        errors = [{key: getattr(error, key) for key in keys} for run in runs for error in run.errors]
+        tensors = {name: finite(last.tensor(name)) for name in shown}
+        pes = pes_value(runs) if len(runs) > 1 else []
+        return {"counts": counts, **took, "errors": errors, "tensors": tensors, "pes": pes}
+
+    def lines() -> Iterator[Line]:
+        yield from (f"{name} =\n{last.tensor(name)}\n" for name in shown)
+        if len(runs) > 1:
+            yield from (pes_table(runs), "")
+        yield f"{took['executed']:,} instructions executed, {last.cycles:,} cycles by the model"
+        yield from (f"{key:20} {count:,}" for key, count in counts.items() if count)
+        yield from took_lines(took)
+
+    return Answer(to_json, lines)
+
+
+def reference() -> None:
+    """Print the instruction reference (Markdown)."""
+    show([isa.reference()])
+
+
+def claims(to: Json) -> None:
+    """Count what the instruction's source claims, where it holds and where it does not."""
+    rows = isa.claims()
+    keys = ["claim", "case", "counted", "without", "with", "factor", "holds", "remark"]
+    keys += ["cycles", "times_faster", "confirmed", "why"]
+    values = [{key: getattr(row, "with_it" if key == "with" else key) for key in keys} for row in rows]
+
+    def lines() -> Iterator[Line]:
+        title = ""
+        for row in rows:
+            if row.claim != title:
+                yield "\n" * bool(title) + row.claim
+                title = row.claim
+            yield f"  {row.case}"
+            numbers = f"{row.without:,} -> {row.with_it:,} {row.counted}, {row.factor:.4g} times"
+            yield f"    {numbers}: {row.remark}"
+            if row.cycles:
+                why = f": {row.why}" * bool(row.why)
+                word = " (not confirmed)" * (row.holds and not row.confirmed)
+                yield f"    {row.cycles[0]:,} -> {row.cycles[1]:,} cycles, {row.times_faster:.4g} times{word}{why}"
+
+    deliver(Answer(lambda: {"claims": values}, lines), to)
+
+
+def compile(
+    program: Annotated[
+        str, Argument(metavar="PROGRAM", help="model.py:function, or StableHLO in any form; - is stdin.")
+    ],
+    arg: ArgOption = None,
+    run: Annotated[bool, "Run it with its example arguments and hold every layer against XLA."] = False,
+    listing: Annotated[bool, "Print every layer's tables and programs."] = False,
+    settings: Settings = None,
+    *,
+    to: Annotated[
+        Output,
+        Files(".html", ".json", ".tasm", ".bundle"),
+        "FILE.html: a page; FILE.json; FILE.tasm: the listing; FILE.bundle: for `isa run`.",
+    ],
+) -> None:
+    """Compile a model for the matrix unit: every layer with its cycles, bytes, and why it is not on the machine."""
+    compiled = isa.compile(load_program(program, arg), config=configured(settings, kb_mode="chunk"))
+    if to.path is not None and to.suffix == ".bundle":
+        compiled.save(to.path)
+        remark(f"wrote {to.path}")
+        to = Output(as_json=to.as_json)
+    with progress(program) as bar:
+        report = compiled.check(watch=bar) if run else compiled.estimate(bar)
+
+    def lines() -> Iterator[Line]:
+        if listing:
+            yield compiled.listing
+            return
+        yield from report.lines()
+        if run:
+            yield "every layer's values are XLA's"
+
+    command = "" if program == "-" else this_command()
+    forms = {".html": lambda: f"{report.to_html(command)}\n", ".tasm": lambda: f"{compiled.listing}\n"}
+    deliver(Answer(report.to_json, lines), to, forms)

@@ -14,7 +14,8 @@ from typer import Argument, Option
 from tilewright import isa
 from tilewright.cli.isa import machine
 from tilewright.cli.isa.products import Convolution, difference, random_array
-from tilewright.cli.streams import Json, progress, read_text
+from tilewright.cli.options import Json, swept, this_command
+from tilewright.cli.streams import progress, read_text
 from tilewright.errors import UsageError
 from tilewright.render.delivery import Answer, Line, Output, deliver
 from tilewright.render.drawing import Bar, bar_chart
@@ -64,11 +65,10 @@ def tune(
     top: _Top = 8,
     check: Annotated[bool, "Run the choice with random values too; exit 1 where anything differs."] = False,
     settings: machine.Settings = None,
-    out: machine.PageOut = None,
-    as_json: Json = False,
+    *,
+    to: machine.ToPage,
 ) -> int:
     """Rank the ways to make a matrix product by modelled cycles, and say why the first is the fastest."""
-    where = Output(out, as_json, ".json", ".html")
     fixed: dict[str, Any] = {"ka": ka, "kb": kb, "transpose_b": transpose_b, "order": order, "columns": columns}
     fixed |= {"split": split, "segments": segments}
     fixed = {name: value for name, value in fixed.items() if value is not None}
@@ -80,10 +80,10 @@ def tune(
     options = {name: getattr(tuning.best.choice, name) or None for name in names}
     command = f"isa matmul --m {m} --n {n} --k {k} --dtype {tuning.dtype}"
     call = _call(command, options, {"order": "k_outer", "block_a": 1}, settings)
-    return _deliver(tuning, call, top, where, _checked(tuning) if check else None)
+    return _deliver(tuning, call, top, to, _checked(tuning) if check else None)
 
 
-def _deliver(tuning: Any, call: str, top: int, where: Output, checked: dict[str, Any] | None = None) -> int:
+def _deliver(tuning: Any, call: str, top: int, to: Output, checked: dict[str, Any] | None = None) -> int:
     """The ranking, and the exit code; ``call``: the best choice as a command; ``checked``: of a run with values."""
 
     def lines() -> Iterator[Line]:
@@ -97,7 +97,7 @@ def _deliver(tuning: Any, call: str, top: int, where: Output, checked: dict[str,
             yield f"checked with values: {checked['cycles']:,} cycles {same}, the value {value}"
 
     answer = Answer(lambda: tuning.to_dict() | ({"check": checked} if checked else {}), lines)
-    deliver(answer, where, {".html": lambda: _page(tuning, call), ".json": tuning.to_dict})
+    deliver(answer, to, {".html": lambda: _page(tuning, call), ".json": tuning.to_dict})
     return 0 if checked is None or (checked["same_cycles"] and checked["value_equals_numpy"]) else 1
 
 
@@ -142,13 +142,6 @@ def _call(command: str, options: dict[str, Any], usual: dict[str, Any], settings
     return " ".join([*words, *(f"--set {assignment}" for assignment in settings or ())])
 
 
-def _account(tuned: Any) -> tuple[int, ...]:
-    """Every cycle, by what the math unit did."""
-    stalls = tuned.stalls or {}
-    waits = stalls["columns of B"], stalls["A"]
-    return tuned.math_cycles, *waits, sum(stalls.values()) - sum(waits)
-
-
 def _page(tuning: Any, call: str) -> str:
     p, best = tuning.problem, tuning.best
     facts = [("machine", f"{p.config.pes} x {p.config.threads} threads"), ("elements", tuning.dtype)]
@@ -165,8 +158,8 @@ def _page(tuning: Any, call: str) -> str:
     ]
     page.section("choice", "What to do", steps(todo), cards(figures))
     page.section("why", "Why it is the fastest", paragraph(tuning.why), paragraph(tuning.certainty + "."))
-    parts = ("multiplying", "waiting for columns of B", "waiting for A", "nothing to do")
-    bars = [Bar(_name(tuning, tuned), _account(tuned)) for tuned in _shown(tuning, 12) if tuned.cycles]
+    parts = tuple(best.account)
+    bars = [Bar(_name(tuning, tuned), tuple(tuned.account.values())) for tuned in _shown(tuning, 12) if tuned.cycles]
     page.section("account", "What the math unit did", bar_chart(bars, title="Cycles", parts=parts, width=900))
     caption = (
         "Timed choices first. No run takes fewer cycles than its busiest unit is busy; so the others are left out."
@@ -183,17 +176,16 @@ def tune_conv2d(
     within: machine.Within = 0.0,
     top: _Top = 8,
     settings: machine.Settings = None,
-    out: machine.PageOut = None,
-    as_json: Json = False,
+    *,
+    to: machine.ToPage,
 ) -> int:
     """Rank the ways to make a convolution by modelled cycles, and say why the first is the fastest."""
-    where = Output(out, as_json, ".json", ".html")
     with progress("timing") as bar:
         config = machine.configured(settings)
         tuning = isa.autotune_conv2d(*of.shapes, of.dtype, config, most=most, within=within, watch=bar, **of.how)
     usual = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1, "ka": 1, "kb": 1, "block_a": 1, "buffers": 1}
     call = _call(f"isa conv2d {of.x} {of.w} --dtype {tuning.dtype}", {**of.how, **tuning.options}, usual, settings)
-    return _deliver(tuning, call, top, where)
+    return _deliver(tuning, call, top, to)
 
 
 def sweep(
@@ -205,7 +197,8 @@ def sweep(
     most: machine.MostChoices = 96,
     within: machine.Within = 0.0,
     settings: _Shared = None,
-    as_json: Json = False,
+    *,
+    to: Json,
 ) -> None:
     """Tune one product for many machines: cycles of each at its best, and the unit that limits it."""
     with progress("machines") as bar:
@@ -213,18 +206,13 @@ def sweep(
             m, n, k, values_of(over), dtype, machine.configured(settings), watch=bar, most=most, within=within
         )
     value = {"m": m, "n": n, "k": k, "dtype": dtype, "machines": [_design_value(design) for design in designs]}
-    deliver(Answer(lambda: value, lambda: _design_lines(designs)), Output(as_json=as_json))
+    deliver(Answer(lambda: value, lambda: _design_lines(designs)), to)
 
 
 def values_of(over: Sequence[str]) -> dict[str, list[Any]]:
     """The values of each field that ``--over`` names."""
-    fields: dict[str, list[Any]] = {}
-    for assignment in over:
-        name, equals, text = assignment.partition("=")
-        if not equals or not text or name in fields:
-            raise UsageError(f"--over {assignment}", how="each field once, as --over l1_ports=1,2,4")
-        fields[name] = [machine.setting(value) for value in text.split(",")]
-    return fields
+    texts = swept(over, "--over", "l1_ports=1,2,4")
+    return {name: [isa.MatrixUnitConfig.read_value(value) for value in values] for name, values in texts.items()}
 
 
 def _design_value(design: Any) -> dict[str, Any]:
@@ -265,34 +253,24 @@ def roofline(
     tuned: Annotated[bool, "By its fastest choice, not by default options."] = False,
     what_if: Annotated[bool, "--what-if/--no-what-if", "Run it on machines that differ in one field, too."] = True,
     settings: machine.Settings = None,
-    out: machine.PageOut = None,
-    as_json: Json = False,
+    *,
+    to: machine.ToPage,
 ) -> None:
     """Say what a product could not be faster than at each level of memory, what it takes, and what to change."""
-    where = Output(out, as_json, ".json", ".html")
     config = machine.configured(settings)
-    if x and w and not any((m, n, k)):
+    sizes: Any = (m, n, k)
+    how: dict[str, Any] = {}
+    if x and w and not any(sizes):
         of = Convolution(x, w, dtype, stride, padding)
-        sizes: Any = of.shapes
-        how = of.how
-    elif m and n and k and not (x or w):
-        sizes, how = (m, n, k), {}
-    else:
+        sizes, how = of.shapes, of.how
+    elif not all(sizes) or x or w:
         raise UsageError("no product", how="give --m, --n and --k, or --x and --w")
     with progress("running") as bar:
         found, choice = isa.Roofline.measured(sizes, dtype, config, tuned, what_if, bar, **how)
-    words = f"--x {x} --w {w} --stride {stride} --padding {padding}" if x else f"--m {m} --n {n} --k {k}"
-    more = " ".join(["--tuned"] * tuned + [f"--set {assignment}" for assignment in settings or ()])
-    command = f"tilewright isa roofline {words} --dtype {dtype} {more}".rstrip()
-    answer = Answer(lambda: found.to_dict() | {"choice": choice}, lambda: _roofline_lines(found, choice))
-    deliver(answer, where, {".html": lambda: found.to_html(command), ".json": found.to_dict})
-
-
-def _roofline_lines(found: isa.Roofline, choice: str) -> Iterator[Line]:
-    yield f"{found.title}, by {choice}"
-    yield f"{found.macs:,} products in {found.cycles:,} cycles: {found.rate:,.0f} of {found.peak:,.0f} a cycle\n"
-    yield Table(*found.table())
-    yield from ("", *(f"* {text}" for text in found.advice))
+    answer = Answer(
+        lambda: found.to_dict() | {"choice": choice}, lambda: [f"{found.title}, by {choice}", *found.lines()]
+    )
+    deliver(answer, to, {".html": lambda: found.to_html(this_command()), ".json": found.to_dict})
 
 
 def explore(
@@ -304,19 +282,17 @@ def explore(
     dtype: machine.Elements = "s8",
     most: Annotated[int, Option(min=1, help="Ways timed for each layer and machine.")] = 4,
     settings: _Shared = None,
-    out: machine.PageOut = None,
-    as_json: Json = False,
+    *,
+    to: machine.ToPage,
 ) -> None:
     """Run a whole network on many machines: which cost least in cycles, energy (modelled) and area (a proxy)."""
-    where = Output(out, as_json, ".json", ".html")
     family = values_of(over) if over else None
     with progress("layers") as bar:
         layers = read_text(shapes) if shapes else network
         found = isa.explore(layers, family, dtype, machine.configured(settings), most, bar, where=shapes)
     if shapes:
         found = replace(found, network=network if network != "resnet50" else "layers")
-    answer = Answer(found.to_dict, lambda: _exploration_lines(found))
-    deliver(answer, where, {".html": found.to_html})
+    deliver(Answer(found.to_dict, lambda: _exploration_lines(found)), to, {".html": found.to_html})
 
 
 def _exploration_lines(found: Any) -> Iterator[Line]:

@@ -1,32 +1,30 @@
-"""`tilewright layout explain`, and what the others share: reading a layout, an element, a place, facts."""
+"""`tilewright layout explain`, `draw` and `compare`; and what all commands of `layout` share.
+
+That is reading a layout out of a text, an element or a place that is asked about, facts, and pictures.
+"""
 
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument
 
 from tilewright import layout as layouts
-from tilewright.cli.streams import Json, read_text
-from tilewright.errors import ParseError, UsageError
-from tilewright.render.delivery import Answer, Output, deliver, remark
+from tilewright.cli.options import Files, Json, whole_numbers
+from tilewright.cli.streams import read_text
+from tilewright.errors import CheckFailed, ParseError, UnsupportedError, UsageError
+from tilewright.render.delivery import Answer, Line, Output, deliver, remark, show
 from tilewright.render.formats import bytes_text, count_text, ratio_text
 from tilewright.render.tables import Table
 
 if TYPE_CHECKING:
+    from tilewright.layout.draw.comparison import Comparison, MovedElement
+    from tilewright.layout.draw.panels import Scene
     from tilewright.layout.kinds.tiled import FoundShape
     from tilewright.layout.meshes.shards import MeshLayout
-
-_LAYOUT = re.compile(r"\]\s*\{\s*[0-9:]|Layout\(|#tpu\.tiled|minor_to_major|layout_mode")
-
-
-def names_layout(text: str) -> bool:
-    """Whether the text gives a layout, not only sizes."""
-    return bool(_LAYOUT.search(text))
-
 
 Text = Annotated[
     str, Argument(metavar="TEXT", help="A shape, as f32[3,5]{1,0:T(2,2)}, or any text with shapes in it; - is stdin.")
@@ -34,11 +32,31 @@ Text = Annotated[
 Index = Annotated[str | None, "--index I,J,..", "Derive this element's address."]
 Offset = Annotated[int | None, "--offset O", "Say what lies at this offset."]
 Leaf = Annotated[str | None, "--leaf I,J,..", "Of a tuple this element (of that element, ...)."]
-MeshSizes = Annotated[str | None, "--mesh AXIS=N,..", "Devices along named axes, the last one fastest, as d=4,m=4."]
-Shard = Annotated[
-    str | None, "--shard AXES,..", "Per dim the mesh axes that cut it, as d+m,-; or XLA's, Shardy's or JAX's text."
+ToSvg = Annotated[Output, Files(".svg"), "Write an SVG: FILE.svg, or - for stdout."]
+_Colour = Annotated[
+    str, "--colour WAY", "What a colour means: tile, channel, batch, npu, page, shard, line, offset or none."
 ]
-Out = Annotated[str | None, "-o", "--out FILE", "Write an SVG: FILE.svg, or - for stdout."]
+
+
+@dataclass(frozen=True)
+class OverMesh:
+    """The options that cut an array over a mesh."""
+
+    mesh: Annotated[str | None, "--mesh AXIS=N,..", "Devices along named axes, the last one fastest, as d=4,m=4."] = (
+        None
+    )
+    shard: Annotated[
+        str | None, "--shard AXES,..", "Per dim the mesh axes that cut it, as d+m,-; or XLA's, Shardy's or JAX's text."
+    ] = None
+
+    def __bool__(self) -> bool:
+        return self.mesh is not None or self.shard is not None
+
+    def cut(self, array: layouts.TensorLayout, shard: str | None) -> MeshLayout:
+        """The array cut over the mesh; UsageError where nothing says how."""
+        if shard is None:
+            raise UsageError("--mesh says the devices, not what cuts the array", how="add --shard, as --shard d,-")
+        return layouts.shard(array, self.mesh, shard)
 
 
 def explain(
@@ -46,20 +64,20 @@ def explain(
     index: Index = None,
     offset: Offset = None,
     leaf: Leaf = None,
-    mesh: MeshSizes = None,
-    shard: Shard = None,
     device: Annotated[int | None, "--device D", "With --shard and --offset: what lies there."] = None,
-    as_json: Json = False,
+    *,
+    over: OverMesh,
+    to: Json,
 ) -> None:
     """Say what a layout's text means: its sizes, how one element gets its offset, or what lies at an offset.
 
     With --shard the array is cut over a mesh: an element's devices, what a device holds, its bytes.
     """
-    if shard is not None or mesh is not None:
+    if over:
         if (device is None) != (offset is None):
             raise UsageError("a place is a device and an offset", how="give both --device and --offset")
         place = None if device is None or offset is None else (device, offset)
-        deliver(answer(over_mesh(one_array(text, leaf), mesh, shard), index, place), Output(as_json=as_json))
+        deliver(answer(over.cut(one_array(text, leaf), over.shard), index, place), to)
         return
     if device is not None:
         raise UsageError("--device goes with --shard")
@@ -68,29 +86,19 @@ def explain(
     if any(shape.bare for shape in found):
         remark("the text gives no sizes and no element type: ? stands for the sizes, the type follows from the tiles")
     if len(found) > 1:
-        deliver(_shapes(found), Output(as_json=as_json))
-        if not as_json and any(shape.name.startswith("allocation") for shape in found):
+        deliver(_shapes(found), to)
+        if not to.as_json and any(shape.name.startswith("allocation") for shape in found):
             remark("`tilewright explain-error` ranks the allocations of such a message and says what to change")
         return
     layout = found[0].layout if whole else one_array(text, leaf)
     result = facts(layout) if isinstance(layout, layouts.TupleLayout) else answer(layout, index, offset)
-    deliver(result, Output(as_json=as_json))
+    deliver(result, to)
 
 
 def _shapes(found: Sequence[FoundShape]) -> Answer:
     """The shapes of a text that has several, a line each."""
-    from tilewright.layout.explain import leaves
-
-    summaries = [layouts.summary(shape.layout) for shape in found]
-    rows = []
-    for number, (shape, sizes) in enumerate(zip(found, summaries, strict=True), start=1):
-        if isinstance(shape.layout, layouts.TupleLayout):
-            arrays = [layouts.summary(array) for _, array in leaves(shape.layout)]
-            known = all("slots" in array for array in arrays)
-            size, data = (sum(array.get(key, 0) for array in arrays) for key in ("size_bytes", "data_bytes"))
-            sizes = {"slots": 0, "size_bytes": size, "padding_ratio": size / data if data else 1.0} if known else {}
-        rows.append((shape.name or f"shape {number}", str(shape.layout), *_sizes(sizes)))
-    values = [{"name": shape.name, **each} for shape, each in zip(found, summaries, strict=True)]
+    rows = [(s.name or f"shape {number}", str(s.layout), *_sizes(s.layout)) for number, s in enumerate(found, 1)]
+    values = [{"name": shape.name, **layouts.summary(shape.layout)} for shape in found]
     table = Table(("of the text", "layout", "size in memory", "padding ratio"), rows)
     return Answer(lambda: {"shapes": values}, lambda: [table])
 
@@ -128,27 +136,11 @@ def one_array(text: str, leaf: str | None = None) -> layouts.TensorLayout:
     return layout
 
 
-def over_mesh(array: layouts.TensorLayout, mesh: str | None, sharding: str | None) -> MeshLayout:
-    """The array cut over a mesh, as the options say."""
-    if sharding is None:
-        raise UsageError("--mesh says the devices, not what cuts the array", how="add --shard, as --shard d,-")
-    return layouts.shard(array, mesh, sharding)
-
-
 def sized_array(text: str) -> layouts.TensorLayout:
     """A single array whose dims all have sizes: no ``?``."""
     layout = one_array(text)
     layout.require_static()
     return layout
-
-
-def whole_numbers(text: str, option: str) -> tuple[int, ...]:
-    """Numbers between commas, in parentheses or not, as explanations print them."""
-    inside = re.sub(r"^\s*[(\[](.*)[)\]]\s*$", r"\1", text).removesuffix(",")
-    try:
-        return tuple(int(part) for part in inside.split(",")) if inside.strip() else ()
-    except ValueError:
-        raise UsageError(f"{text!r} is not a list of whole numbers such as 2,3", where=option) from None
 
 
 def answer(layout: layouts.IndexMap, index: str | None, place: int | Sequence[int] | None) -> Answer:
@@ -201,25 +193,25 @@ def _tuple_rows(layout: layouts.TupleLayout) -> list[tuple[str, str, str, str]]:
     """A line for every array of a tuple, called as ``--leaf`` calls it; its pointers; what all take together."""
     from tilewright.layout.explain import leaves
 
-    arrays = [(name, layouts.summary(array)) for name, array in leaves(layout)]
     pointers = _pointer_bytes(layout)
-    rows = [(name, array["layout"], *_sizes(array)) for name, array in arrays]
-    rows.append(("pointers", "", exact_bytes(pointers), ""))
-    if any("slots" not in array for _, array in arrays):
-        return [*rows, ("together", "", "not known", "")]
-    size, data = (sum(array[key] for _, array in arrays) for key in ("size_bytes", "data_bytes"))
-    return [*rows, ("together", "", exact_bytes(size + pointers), ratio_text(size / data) if data else "")]
+    rows = [(name, str(array), *_sizes(array)) for name, array in leaves(layout)]
+    return [*rows, ("pointers", "", exact_bytes(pointers), ""), ("together", "", *_sizes(layout, pointers))]
 
 
-def _pointer_bytes(layout: layouts.IndexMap | layouts.TupleLayout) -> int:
+def _pointer_bytes(layout: Any) -> int:
     tables = getattr(layout, "elements", ())
     return 8 * len(tables) + sum(map(_pointer_bytes, tables))
 
 
-def _sizes(facts: dict[str, Any]) -> tuple[str, str]:
-    if "slots" not in facts:
+def _sizes(layout: Any, beside: int = 0) -> tuple[str, str]:
+    """The size in memory, with bytes ``beside`` it, and the padding ratio of an array or of all arrays of a tuple."""
+    from tilewright.layout.explain import leaves
+
+    arrays = [layouts.summary(array) for _, array in leaves(layout)]
+    if any("slots" not in array for array in arrays):
         return "not known", ""
-    return exact_bytes(facts["size_bytes"]), ratio_text(facts["padding_ratio"])
+    size, data = (sum(array[key] for array in arrays) for key in ("size_bytes", "data_bytes"))
+    return exact_bytes(size + beside), ratio_text(size / data if data else 1.0) if arrays else ""
 
 
 def _facts_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
@@ -255,36 +247,37 @@ def _tiled_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ("tiles", " then ".join(_tuple(tile) for tile in facts["tiles"]) or "none"),
         *([("strides", f"{_tuple(facts['strides'])}, in elements")] if "strides" in facts else []),
         ("memory space", f"{facts['memory_space']}, {memory_name(facts['memory_space'])}"),
-        *_rare_rows(facts),
+        *((sign, say(facts)) for key, (sign, say) in _RARE_ROWS.items() if facts.get(key)),
     ]
 
 
-def _rare_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
-    """What few texts have, each in a line that says what it means."""
-    rows = []
-    if "sparse_levels" in facts:
-        levels = ", ".join(facts["sparse_levels"])
-        rows.append(("D(..)", f"{levels}: a sparse array; D is dense, C compressed, S singleton"))
-    if facts.get("buffer"):
-        rows.append(("b(..)", "a buffer: memory that operations write in place"))
-    if "bounds" in facts:
-        bounds = ", ".join(f"{dim} up to {n}" for dim, n in facts["bounds"].items())
-        rows.append(("dynamic dims", f"{bounds}; memory is laid out for the bound"))
-    if "tail_alignment" in facts:
-        rows.append(("L(n)", f"slots rounded up to a multiple of {facts['tail_alignment']}"))
-    rows += [
-        (sign, f"{facts[key]}, the type of a sparse array's {role}; it moves no element")
-        for sign, key, role in (("#(..)", "index_type", "indices"), ("*(..)", "pointer_type", "pointers"))
-        if key in facts
-    ]
-    if "splits" in facts:
-        cuts = "; ".join(f"{dim} cut at {', '.join(map(str, at))}" for dim, at in facts["splits"].items())
-        rows.append(("SC(..)", f"{cuts}: pieces of at most {_tuple(facts['longest_pieces'])}; it moves no element"))
-    if "metadata_prefix" in facts:
-        rows.append(
-            ("M(n)", f"{facts['metadata_prefix']} bytes of dynamic sizes in front of the data, not counted here")
-        )
-    return rows
+def _bounds(facts: dict[str, Any]) -> str:
+    return ", ".join(f"{dim} up to {n}" for dim, n in facts["bounds"].items())
+
+
+def _cuts(facts: dict[str, Any]) -> str:
+    cuts = "; ".join(f"{dim} cut at {', '.join(map(str, at))}" for dim, at in facts["splits"].items())
+    return f"{cuts}: pieces of at most {_tuple(facts['longest_pieces'])}"
+
+
+_STAYS = "; it moves no element"
+_RARE_ROWS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
+    "sparse_levels": (
+        "D(..)",
+        lambda of: f"{', '.join(of['sparse_levels'])}: a sparse array; D is dense, C compressed, S singleton",
+    ),
+    "buffer": ("b(..)", lambda of: "a buffer: memory that operations write in place"),
+    "bounds": ("dynamic dims", lambda of: f"{_bounds(of)}; memory is laid out for the bound"),
+    "tail_alignment": ("L(n)", lambda of: f"slots rounded up to a multiple of {of['tail_alignment']}"),
+    "index_type": ("#(..)", lambda of: f"{of['index_type']}, the type of a sparse array's indices{_STAYS}"),
+    "pointer_type": ("*(..)", lambda of: f"{of['pointer_type']}, the type of a sparse array's pointers{_STAYS}"),
+    "splits": ("SC(..)", lambda of: f"{_cuts(of)}{_STAYS}"),
+    "metadata_prefix": (
+        "M(n)",
+        lambda of: f"{of['metadata_prefix']} bytes of dynamic sizes in front of the data, not counted here",
+    ),
+}
+"""What few texts have, each in a line that says what it means."""
 
 
 _MEMORY_ROWS = {
@@ -319,3 +312,229 @@ def _memory_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
 def exact_bytes(count: int) -> str:
     """A byte count to the byte, and in a larger unit where that helps."""
     return f"{count_text(count)} bytes" + (f" ({bytes_text(count)})" if count >= 1024 else "")
+
+
+# Pictures.
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A layout as it is drawn; ``unit``: what a cell of the ruler is, None for a picture of the array."""
+
+    layout: layouts.IndexMap
+    colour: str
+    unit: str | None
+    window: str
+    at: tuple[int, ...] | None
+
+    @property
+    def _scene(self) -> Scene:
+        from tilewright.layout.draw.scene import make_scene, ruler_scene
+
+        if self.unit is None:
+            return make_scene(self.layout, colour=self.colour, window=self.window, at=self.at)
+        return ruler_scene(self.layout, unit=self.unit, colour=self.colour)
+
+    def to_svg(self) -> str:
+        from tilewright.layout.draw.picture import draw_picture
+
+        return f"{draw_picture(self._scene).svg()}\n"
+
+    def to_json(self) -> dict[str, Any]:
+        """The cells with their labels and colours."""
+        scene = self._scene
+        levels = [{"name": v.name, "rows": v.row_period, "columns": v.column_period} for v in scene.levels]
+        panels = [
+            {"heading": panel.heading, "rows": list(panel.rows), "columns": list(panel.columns)}
+            | {"cells": [list(row) for row in panel.labels], "padding": panel.padding.tolist()}
+            | {"colours": panel.colours.tolist()}
+            for panel in (*filter(None, (scene.devices,)), *(panel for row in scene.panels for panel in row))
+        ]
+        head = {"layout": scene.title, "cut": scene.cut, "colour": scene.colour_by}
+        return head | {"levels": levels, "panels": panels}
+
+    def lines(self) -> list[Line]:
+        from tilewright.layout.draw.terminal import terminal_drawing, terminal_ruler
+
+        layout, colour, unit = self.layout, self.colour, self.unit
+        if unit is None:
+            return [lambda width: terminal_drawing(layout, width, colour=colour, window=self.window, at=self.at)]
+        return [lambda width: terminal_ruler(layout, width, unit=unit, colour=colour)]
+
+
+@dataclass(frozen=True)
+class Look:
+    """The options that say how a layout is drawn."""
+
+    colour: _Colour = "auto"
+    window: Annotated[str, "--window A:B,..", "Draw these ranges of the dims (of npu and offset), as 0:8,0:16."] = ""
+    ruler: Annotated[bool, "Draw the memory under a ruler of bytes."] = False
+    unit: Annotated[str, "--unit UNIT", "A cell of the ruler: element, line, tile, or auto by size."] = "auto"
+
+    def picture(self, layout: layouts.IndexMap, at: str | None) -> Picture:
+        """The layout as it is drawn, the element ``at`` marked."""
+        cell = self.unit if self.ruler or self.unit != "auto" else None
+        if cell is not None and (self.window or at is not None):
+            problem = "the ruler shows memory from its beginning"
+            raise UsageError(problem, how="drop --window and --at, or --ruler and --unit")
+        return Picture(layout, self.colour, cell, self.window, None if at is None else whole_numbers(at, "--at"))
+
+
+def draw(
+    text: Text,
+    at: Annotated[str | None, "--at I,J,..", "Draw the surroundings of this element, marked."] = None,
+    leaf: Leaf = None,
+    *,
+    look: Look,
+    over: OverMesh,
+    to: ToSvg,
+) -> None:
+    """Draw a layout: tiles outlined, offsets as numbers, padding marked; in the terminal, or as an SVG with -o.
+
+    With --shard the devices of a mesh are drawn with what each holds, and the shard of one of them.
+
+    The arrays of a tuple are drawn one below the other in the terminal; a file holds one of them, see --leaf.
+    """
+    if over:
+        deliver(look.picture(over.cut(one_array(text, leaf), over.shard), at), to, said=())
+        return
+    from tilewright.layout.explain import leaves
+
+    whole = leaf is None and to.path is None and not to.as_json
+    arrays = list(leaves(read_layout(text) if whole else one_array(text, leaf)))
+    pictures = [(name, look.picture(array, at)) for name, array in arrays]
+    for k, (name, picture) in enumerate(pictures):
+        if name:
+            show([("\n" if k else "") + f"element {name}"])
+        deliver(picture, to, said=())
+
+
+@dataclass(frozen=True, kw_only=True)
+class View(Look):
+    """The options of a command that makes a layout: the element that is asked about, and how it is drawn."""
+
+    index: Index = None
+    draw: Annotated[bool, "Draw it in the terminal."] = False
+    to: ToSvg
+
+    def show(self, layout: layouts.IndexMap, place: int | tuple[int, ...] | None) -> None:
+        """Answer a question, draw, or print the facts; ``place``: what is asked about, an offset or one by axis."""
+        index, path, printed = self.index, self.to.path, Output(as_json=self.to.as_json)
+        picture = self.picture(layout, None if self.ruler or self.window else index)
+        asked, drawn = index is not None or place is not None, bool(self.draw or picture.unit or self.window)
+        if path is not None:
+            deliver(picture, Output(path, False, ".svg"), said=())
+        if asked and self.draw and not printed.as_json:
+            show([*picture.lines(), ""])
+        if asked or (path is None and not drawn) or (path is not None and printed.as_json):
+            deliver(answer(layout, index, place), printed)
+        elif path is None:
+            deliver(picture, printed)
+
+
+_FIGURES = ("longest_run", "lines_read", "lines_written", "tiles_read", "tiles_written")
+
+
+def compare(
+    a: Annotated[str, Argument(metavar="A", help="The layout before, as f32[3,5]{1,0:T(2,2)}; - is stdin.")],
+    b: Annotated[str, Argument(metavar="B", help="The layout after: the same elements, perhaps in another shape.")],
+    permutation: Annotated[
+        str | None, "--permutation P,..", "B is reshape(transpose(A, P)), P as numpy.transpose reads it."
+    ] = None,
+    colour: _Colour = "auto",
+    fail_if_moved: Annotated[bool, "Exit with 1 unless it is a bitcast."] = False,
+    *,
+    over: OverMesh,
+    onto: Annotated[str | None, "--to AXES,..", "With --shard: the sharding of B."] = None,
+    to: ToSvg,
+) -> None:
+    """Compare two layouts of the same elements: a bitcast or not, why, what moves; side by side as an SVG with -o.
+
+    With --shard and --to both are over a mesh: the steps from one to the other, and the bytes of each.
+    """
+    from tilewright.layout.draw.comparison import draw_comparison
+
+    if a == b == "-":
+        raise UsageError("both layouts cannot come from stdin", how="give one of them as an argument")
+    if over or onto is not None:
+        if onto is None or permutation is not None or to.path is not None:
+            raise UsageError("over a mesh two shardings are compared", how="give --shard and --to, no -o")
+        deliver(_resharding(over.cut(one_array(a), over.shard), over.cut(one_array(b), onto)), to)
+        return
+    order = None if permutation is None else whole_numbers(permutation, "--permutation")
+    comparison = layouts.compare(one_array(a), one_array(b), order)
+    result = Answer(lambda: _comparison_value(comparison), lambda: [_comparison_table(comparison)])
+    deliver(result, to, {".svg": lambda: f"{draw_comparison(comparison, colour).svg()}\n"})
+    if fail_if_moved and not comparison.move.bitcast:
+        raise CheckFailed(comparison.verdict)
+
+
+def _resharding(a: MeshLayout, b: MeshLayout) -> Answer:
+    """The steps from one sharding to another."""
+    found = layouts.reshard(a, b)
+    rows = [("to", str(b)), *((f"step {k}", str(step)) for k, step in enumerate(found.steps, 1))]
+    rows.append(("received", f"{exact_bytes(found.bytes_per_device)} by the slowest device, counted"))
+    rows.append(("least possible", f"{exact_bytes(found.least_bytes)}: what its new shard has and its old one has not"))
+    steps = [{"op": s.op, "to": str(s.after.sharding), "bytes": s.bytes, "groups": s.groups} for s in found.steps]
+    value = {"from": str(a), "to": str(b), "steps": steps, "bytes_per_device": found.bytes_per_device}
+    return Answer(lambda: value | {"least_bytes": found.least_bytes}, lambda: [Table(("from", str(a)), rows)])
+
+
+def _comparison_value(comparison: Comparison) -> dict[str, Any]:
+    move, a, b = comparison.move, comparison.a, comparison.b
+    value = {"from": str(a), "to": str(b), "permutation": list(move.permutation), "bitcast": move.bitcast}
+    value |= {"reason": move.reason, "elements": b.num_elements, "moved_elements": comparison.moved_elements}
+    value |= {"bytes_read": move.bytes_read, "bytes_written": move.bytes_written}
+    value |= {name: _figure(move, name) for name in _FIGURES}
+    first_moves = [
+        {"from_index": list(moved.from_index), "from": dict(zip(a.axes, moved.from_place, strict=True))}
+        | {"to_index": list(moved.to_index), "to": dict(zip(b.axes, moved.to_place, strict=True))}
+        for moved in comparison.first_moves
+    ]
+    return value | {"first_moves": first_moves}
+
+
+def _comparison_table(comparison: Comparison) -> Table:
+    move = comparison.move
+    rows = [("to", str(comparison.b))]
+    if move.permutation != tuple(range(comparison.a.rank)):
+        rows.append(("transposed by", f"({','.join(map(str, move.permutation))})"))
+    rows.append(("bitcast", "yes: every element keeps its byte" if move.bitcast else f"no: {move.reason}"))
+    if not move.bitcast:
+        moved, every = comparison.moved_elements, count_text(comparison.b.num_elements)
+        share = f"some of {every}, too many to look at each" if moved is None else f"{count_text(moved)} of {every}"
+        rows.append(("elements that move", share))
+    rows += [("bytes read", exact_bytes(move.bytes_read)), ("bytes written", exact_bytes(move.bytes_written))]
+    if not move.bitcast:
+        run, *counts = (_figure(move, name) for name in _FIGURES)
+        shown = ["many" if count is None else count_text(count) for count in counts]
+        rows += [] if run is None else [("longest run", f"{exact_bytes(run)} that stay together")]
+        rows += [("lines of 64 bytes", f"{shown[0]} read, {shown[1]} written")]
+        rows += [("tiles, else lines", f"{shown[2]} read, {shown[3]} written")]
+    moves = [_sentence(comparison, moved) for moved in comparison.first_moves]
+    rows += [("for instance" if not k else "", move_text) for k, move_text in enumerate(moves)]
+    return Table(("from", str(comparison.a)), rows)
+
+
+def _figure(move: layouts.Relayout, name: str) -> int | None:
+    """A figure of a move, or None where the arrays lie in too many pieces to count them."""
+    try:
+        return int(getattr(move, name))
+    except UnsupportedError:
+        return None
+
+
+def _place_text(layout: layouts.IndexMap, place: tuple[int, ...], in_bytes: bool) -> str:
+    if in_bytes and len(place) == 1:
+        return f"byte {place[0] * layout.element_bits // 8}"
+    return layout.place_text(place)
+
+
+def _sentence(comparison: Comparison, moved: MovedElement) -> str:
+    """Where an element goes: an offset counts elements, so where these differ in width it is given in bytes."""
+    old, new = ("(" + ",".join(map(str, index)) + ")" for index in (moved.from_index, moved.to_index))
+    wider = comparison.a.element_bits != comparison.b.element_bits
+    before, after = _place_text(comparison.a, moved.from_place, wider), _place_text(comparison.b, moved.to_place, wider)
+    return (
+        f"element {old} at {before} becomes {new} at {after}" if old != new else f"element {old}: {before} to {after}"
+    )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import anyio
 from anyio import CapacityLimiter
@@ -17,6 +18,11 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
 from pydantic import Field
 
+from tilewright.cli.embed.plan import plan
+from tilewright.cli.layout.show import compare, explain
+from tilewright.cli.options import parsed
+from tilewright.cli.programs.report import report
+from tilewright.cli.programs.time import time
 from tilewright.errors import CheckFailed, TilewrightError, UsageError
 from tilewright.targets import target_names
 from tilewright.version import __version__
@@ -99,30 +105,75 @@ _LARGEST_FILE = 256 * 2**20
 _AT_ONCE = 2
 
 Run = Callable[[Sequence[str], bytes, str, Bounds], Awaitable[str]]
-Format = Annotated[Literal["text", "json"], Field(description="Text to read, or the command's stable JSON.")]
-Layout = Annotated[
+_Format = Annotated[Literal["text", "json"], Field(description="Text to read, or the command's stable JSON.")]
+_Layout = Annotated[
     str,
     Field(
         max_length=100_000,
         description="XLA's shape text, such as bf16[256,128]{1,0:T(8,128)(2,1)}, or a line of an HLO dump.",
     ),
 ]
-Chip = Annotated[
+_Numbers = Annotated[list[int] | None, Field(max_length=64)]
+_PROGRAM: dict[str, Any] = {
+    "text": Annotated[
+        str | None, Field(max_length=_LONGEST_TEXT, description="HLO or StableHLO text (HloModule ..., module ...).")
+    ],
+    "file": Annotated[
+        str | None,
+        Field(
+            max_length=4096,
+            description="Instead of the text a file below the server's folder: HLO or StableHLO text, bytecode, an HLO "
+            "proto, packed (.gz, .xz) or not.",
+        ),
+    ],
+}
+_LOG = Annotated[
     str | None,
-    Field(description="The chip, such as tpu-v5e or tpu-v6e. Needed for StableHLO, whose layouts it predicts."),
+    Field(max_length=4096, description="A log to learn limits from, below the folder: .parquet, .csv, .tsv, .npz."),
 ]
-ProgramText = Annotated[
-    str | None, Field(max_length=_LONGEST_TEXT, description="HLO or StableHLO text (HloModule ..., module ...).")
-]
-ProgramFile = Annotated[
-    str | None,
-    Field(
-        max_length=4096,
-        description="Instead of the text a file below the server's folder: HLO or StableHLO text, bytecode, an HLO "
-        "proto, packed (.gz, .xz) or not.",
+
+
+class _Tool(NamedTuple):
+    """A command as a tool: what it is given in place of the command's arguments, and which options it has.
+
+    An option is the command's own, with its help, or of a ``kind`` that agents write better.
+    """
+
+    name: str
+    words: str
+    command: Callable[..., object]
+    given: dict[str, Any]
+    options: str
+    kinds: dict[str, Any] = {}  # noqa: RUF012
+
+    def parameters(self) -> Iterator[inspect.Parameter]:
+        """What the tool takes."""
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        for name, kind in self.given.items():
+            default = inspect.Parameter.empty if kind is _Layout else None
+            yield inspect.Parameter(name, keyword, default=default, annotation=kind)
+        known = inspect.signature(parsed(self.command)).parameters
+        for name in self.options.split():
+            kind, option = get_args(known[name].annotation)
+            field = Field(description=option.help, ge=option.min)
+            kind = Annotated[self.kinds.get(name, kind), field]
+            yield inspect.Parameter(name, keyword, default=known[name].default, annotation=kind)
+        yield inspect.Parameter("format", keyword, default="text", annotation=_Format)
+
+
+_TOOLS = (
+    _Tool("explain_layout", "layout explain", explain, {"layout": _Layout}, "index offset", {"index": _Numbers}),
+    _Tool(
+        *("compare_layouts", "layout compare", compare, {"before": _Layout, "after": _Layout}, "permutation"),
+        {"permutation": _Numbers},
     ),
-]
-Count = Annotated[int, Field(ge=1, le=2**53)]
+    _Tool("report", "report", report, _PROGRAM, "target top"),
+    _Tool("time", "time", time, _PROGRAM, "target top", {"target": str | None}),
+    _Tool(
+        *("plan_embeddings", "embed plan", plan, {"log": _LOG}),
+        "target chips batch tables rows_per_table ids_per_sample width optimizer config",
+    ),
+)
 _READ_ONLY = ToolAnnotations(read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
 _INSTRUCTIONS = """Where every element of a tensor lives on a tiled accelerator (TPU, NPU), what a program moves and
 pads for layout's sake and from which source line, how long its step takes by a model, what embedding tables need.
@@ -137,117 +188,41 @@ def make_server(folder: Path, bounds: Bounds, run: Run = run_bounded) -> MCPServ
     )
     limiter = CapacityLimiter(_AT_ONCE)
 
-    async def answer(command: str, form: str, stdin: bytes = b"", after: Sequence[str] = (), **options: object) -> str:
-        """What a command prints: the options that are not None, and behind ``--`` what may begin with a dash."""
-        words = command.split()
-        for name, value in options.items():
-            if value is not None:
-                text = ",".join(map(str, value)) if isinstance(value, list) else value
-                words.append(f"--{name.replace('_', '-')}={text}")
-        try:
-            async with limiter:
-                return await run([*words, *["--json"] * (form == "json"), "--", *after], stdin, str(folder), bounds)
-        except TilewrightError as error:
-            raise ToolError(str(error)) from None
+    def add(tool: _Tool) -> None:
+        async def call(**given: Any) -> str:
+            stdin, after = _arguments(given, folder)
+            given["target"] = _chip(given.get("target"))
+            words = [*tool.words.split(), *["--json"] * (given.pop("format") == "json")]
+            for name, value in given.items():
+                if value is not None:
+                    text = ",".join(map(str, value)) if isinstance(value, list) else value
+                    words.append(f"--{name.replace('_', '-')}={text}")
+            try:
+                async with limiter:
+                    return await run([*words, "--", *after], stdin, str(folder), bounds)
+            except TilewrightError as error:
+                raise ToolError(str(error)) from None
 
-    @server.tool(annotations=_READ_ONLY, structured_output=False)
-    async def explain_layout(
-        layout: Layout,
-        index: Annotated[
-            list[int] | None, Field(max_length=64, description="Derive the address of this element, step by step.")
-        ] = None,
-        offset: Annotated[int | None, Field(description="Say which element, or padding, lies at this offset.")] = None,
-        format: Format = "text",
-    ) -> str:
-        """Say what a layout's text means: sizes, padding; how an element gets its offset, or what lies at an offset."""
-        return await answer("layout explain", format, after=[_text(layout)], index=index, offset=offset)
+        call.__signature__ = inspect.Signature(list(tool.parameters()))  # type: ignore[attr-defined]
+        about = inspect.getdoc(tool.command)
+        server.add_tool(call, tool.name, description=about, annotations=_READ_ONLY, structured_output=False)
 
-    @server.tool(annotations=_READ_ONLY, structured_output=False)
-    async def compare_layouts(
-        before: Layout,
-        after: Layout,
-        permutation: Annotated[
-            list[int] | None, Field(max_length=64, description="`after` is reshape(transpose(before, permutation)).")
-        ] = None,
-        format: Format = "text",
-    ) -> str:
-        """Compare two layouts of the same elements: whether going from one to the other is free, why, what it moves."""
-        sides = [_text(before), _text(after)]
-        return await answer("layout compare", format, after=sides, permutation=permutation)
-
-    @server.tool(annotations=_READ_ONLY, structured_output=False)
-    async def report(
-        text: ProgramText = None,
-        file: ProgramFile = None,
-        target: Chip = None,
-        top: Annotated[int, Field(ge=1, le=200, description="Entries of each ranking.")] = 10,
-        format: Format = "text",
-    ) -> str:
-        """Rank a program's operations by the time or the bytes they move for layout's sake: line, layouts, reason.
-
-        Begins with what pays most and what to do about it; ends with the arrays that waste most on padding.
-        """
-        program = _program(text, file, folder)
-        return await answer("report", format, program, ["-"], target=_chip(target), top=top)
-
-    @server.tool(annotations=_READ_ONLY, structured_output=False)
-    async def time(
-        target: Annotated[str, Field(description="The chip whose time is modelled, such as tpu-v6e.")],
-        text: ProgramText = None,
-        file: ProgramFile = None,
-        top: Annotated[int, Field(ge=1, le=200, description="Operations to list.")] = 15,
-        format: Format = "text",
-    ) -> str:
-        """Model how long one step of a program takes on a TPU: slowest operations, and what bounds each."""
-        program = _program(text, file, folder)
-        return await answer("time", format, program, ["-"], target=_chip(target), top=top)
-
-    @server.tool(annotations=_READ_ONLY, structured_output=False)
-    async def plan_embeddings(
-        target: Annotated[str, Field(description="A chip with SparseCores, such as tpu-v5p.")] = "tpu-v5p",
-        chips: Annotated[Count | None, Field(description="How many of it (1).")] = None,
-        batch: Annotated[Count | None, Field(description="Samples of a batch on all chips together (4096).")] = None,
-        tables: Annotated[Count | None, Field(description="So many tables alike, without a log.")] = None,
-        rows_per_table: Annotated[Count | None, Field(description="Rows of each of them.")] = None,
-        ids_per_sample: Annotated[Count | None, Field(description="Ids of a sample in each of them (1).")] = None,
-        width: Annotated[Count | None, Field(description="Floats per row (16).")] = None,
-        optimizer: Annotated[
-            str | None, Field(pattern=r"^[a-z0-9_]+$", description="sgd, adagrad (the default), adam, ftrl ...")
-        ] = None,
-        config: Annotated[
-            str | None, Field(max_length=4096, description="Tables and features as a TOML file below the folder.")
-        ] = None,
-        log: Annotated[
-            str | None,
-            Field(
-                max_length=4096, description="A log to learn limits from, below the folder: .parquet, .csv, .tsv, .npz."
-            ),
-        ] = None,
-        format: Format = "text",
-    ) -> str:
-        """Say what embedding tables need on SparseCores: limits, buffers, memory, whether it compiles and fits.
-
-        Give tables and rows_per_table, or a config, or a log (or config and log).
-        """
-        if tables is None and config is None and log is None:
-            raise ToolError("nothing to plan: give tables and rows_per_table, or a config, or a log")
-        logs = [str(_below(log, folder, (".parquet", ".csv", ".tsv", ".npz")))] if log is not None else []
-        return await answer(
-            "embed plan",
-            format,
-            after=logs,
-            target=_chip(target),
-            chips=chips,
-            batch=batch,
-            tables=tables,
-            rows_per_table=rows_per_table,
-            ids_per_sample=ids_per_sample,
-            width=width,
-            optimizer=optimizer,
-            config=None if config is None else _below(config, folder, (".toml",)),
-        )
-
+    for tool in _TOOLS:
+        add(tool)
     return server
+
+
+def _arguments(given: dict[str, Any], folder: Path) -> tuple[bytes, list[str]]:
+    """What a command reads from stdin, and its arguments; they are taken out of what a tool was given."""
+    if "text" in given:
+        return _program(given.pop("text"), given.pop("file"), folder), ["-"]
+    if "log" not in given:
+        return b"", [_text(given.pop(name)) for name in ("layout", "before", "after") if name in given]
+    log, config = given.pop("log"), given["config"]
+    if log is None and config is None and given["tables"] is None:
+        raise ToolError("nothing to plan: give tables and rows_per_table, or a config, or a log")
+    given["config"] = None if config is None else _below(config, folder, (".toml",))
+    return b"", [] if log is None else [str(_below(log, folder, (".parquet", ".csv", ".tsv", ".npz")))]
 
 
 def _text(layout: str) -> str:

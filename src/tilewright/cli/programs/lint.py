@@ -12,11 +12,12 @@ from typing import Annotated
 from typer import Argument
 
 from tilewright import hlo, targets
+from tilewright.cli.options import Json
 from tilewright.cli.programs.program import ArgOption, MeshOptions, load_program
-from tilewright.cli.streams import Json
 from tilewright.errors import CheckFailed, UsageError
 from tilewright.extras import need
-from tilewright.render.delivery import Answer, Line, Output, deliver, json_text, remark
+from tilewright.render.delivery import Answer, Line, deliver, json_text, remark
+from tilewright.render.formats import counted
 
 #: What `--target` and `--threshold` are where nobody says.
 TARGET, THRESHOLD = "tpu-v5e", 1.05
@@ -41,10 +42,10 @@ def lint(
     style: Annotated[
         _Format, "--format", "How findings are written: github makes annotations in a workflow, sarif a log."
     ] = _Format.LINES,
-    as_json: Json = False,
+    arg: ArgOption = None,
     *,
     meshed: MeshOptions,
-    arg: ArgOption = None,
+    to: Json,
 ) -> None:
     """Name the lines of a model that a rule would make faster, by how much, and what to write instead."""
     if arg and len(programs) > 1:
@@ -72,18 +73,18 @@ def lint(
 
     keys = ("rule", "factor", "kind", "saved_us", "what", "how", "op", "basis")
     rows = [
-        {"program": program, "file": path, "line": int(number), "column": each.column + 1}
+        {"program": program, "file": path, "line": number, "column": each.column + 1}
         | {key: getattr(each, key) for key in keys}
         | {"write": "\n".join(_instead(each))}
         for program, some in found.items()
         for each in some
-        for path, number in [_path_and_line(each) if each.source else ("", "0")]
+        for path, number in [_path_and_line(each)]
     ]
     value = {"target": target, "threshold": threshold, "failing": len(failing), "findings": rows}
-    deliver(Answer(lambda: value, lines), Output(as_json=as_json))
-    remark(f"{_count(len(ranked), 'finding')}, {len(failing)} of a factor of {threshold:g} or more, on {target}")
+    deliver(Answer(lambda: value, lines), to)
+    remark(f"{counted(len(ranked), 'finding')}, {len(failing)} of a factor of {threshold:g} or more, on {target}")
     if failing and not exit_zero:
-        raise CheckFailed(f"{_count(len(failing), 'line')} could be at least {threshold:g} times as fast on {target}")
+        raise CheckFailed(f"{counted(len(failing), 'line')} could be at least {threshold:g} times as fast on {target}")
 
 
 def _by_function(
@@ -110,7 +111,7 @@ def _by_function(
         how = f"add --arg f32[8,128] for each argument, or EXAMPLES = {{NAME: (arguments,)}} to {program}"
         raise UsageError("it has no function that can be linted", where=program, how=how)
     names = ", ".join(name.rpartition(":")[2] for name, _ in linted)
-    remark(f"linted {_count(len(linted), 'function')} of {program}: {names}")
+    remark(f"linted {counted(len(linted), 'function')} of {program}: {names}")
     yield from linted
 
 
@@ -124,7 +125,7 @@ def findings(
     """What the rules say about one program; UsageError for one that carries its compiler's layouts already."""
     need("jax", "jaxlib", what="`lint`")  # without them no rule can look, and nothing found would be a false all-clear
     chip = targets.target(target)  # before the program is loaded for it
-    loaded = load_program(program, arguments, meshed=meshed)
+    loaded = load_program(program, list(arguments), cut=meshed)
     if loaded.kind != "stablehlo":
         raise UsageError("a compiler's dump is no model", where=program, how="lint the function, or its StableHLO")
     return [*hlo.suggest(loaded, chip, assume_finite), *hlo.sharding_advice(loaded, chip)]
@@ -149,16 +150,14 @@ def _instead(finding: hlo.Suggestion) -> list[str]:
 
 def place(finding: hlo.Suggestion) -> str:
     """``model.py:41:8``, the path as seen from here; the operation's name where no line is known."""
-    if not finding.source:
-        return finding.op
     path, number = _path_and_line(finding)
-    return f"{path}:{number}:{finding.column + 1}"
+    return f"{path}:{number}:{finding.column + 1}" if path else finding.op
 
 
-def _path_and_line(finding: hlo.Suggestion) -> tuple[str, str]:
+def _path_and_line(finding: hlo.Suggestion) -> tuple[str, int]:
     file, _, number = finding.source.rpartition(":")
-    path = Path(file)
-    return (str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file), number
+    path, here = Path(file), Path.cwd()
+    return str(path.relative_to(here)) if file and path.is_relative_to(here) else file, int(number or 0)
 
 
 def _factor(finding: hlo.Suggestion) -> str:
@@ -168,12 +167,8 @@ def _factor(finding: hlo.Suggestion) -> str:
 def _annotation(finding: hlo.Suggestion, threshold: float) -> str:
     """A finding as GitHub's workflow command, which marks the line in a pull request."""
     level = "warning" if fails(finding, threshold) else "notice"
-    path, number = _path_and_line(finding) if finding.source else ("", "1")
+    path, number = _path_and_line(finding)
     where = f"file={path},line={number},col={finding.column + 1}," if path else ""
     text = f"{_factor(finding)}: {finding.what}; {finding.how}"
     escaped = text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
     return f"::{level} {where}title={finding.rule}::{escaped}"
-
-
-def _count(number: int, name: str) -> str:
-    return f"{number} {name}{'s' * (number != 1)}"

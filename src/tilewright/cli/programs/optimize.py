@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -15,14 +14,16 @@ from typer import Argument, Option
 
 from tilewright import hlo, targets
 from tilewright.child import half_of_memory
+from tilewright.cli.options import Files, Json, this_command
 from tilewright.cli.programs.program import PROGRAM_HELP, ArgOption, ModuleOption, load_program
 from tilewright.cli.programs.report import make_report
-from tilewright.cli.streams import Json, progress
+from tilewright.cli.streams import progress
 from tilewright.errors import CheckFailed, TilewrightError, UnsupportedError, UsageError
 from tilewright.extras import need
 from tilewright.files import making_folder, write_whole
 from tilewright.render import bytes_text
 from tilewright.render.delivery import Answer, Form, Line, Output, deliver, remark, write_file
+from tilewright.render.formats import counted
 from tilewright.render.tables import Heading, Table
 
 _WITHIN = Option(min=1, help="Seconds for all trials of a proof: no other begins that would take longer.")
@@ -32,16 +33,8 @@ _MEMORY = Option(min=1, help="GiB that running the programs may take; default: h
 def optimize(
     program: Annotated[str | None, Argument(metavar="PROGRAM", help=PROGRAM_HELP, show_default=False)] = None,
     target: Annotated[str | None, "--target", "-t", "The chip whose layouts decide."] = None,
-    output: Annotated[
-        str | None,
-        "--output",
-        "-o",
-        "Write the result, or as .html a page with every change before and after; - is stdout; a folder takes "
-        "--print-after-all too.",
-    ] = None,
     diff: Annotated[bool, "Print what changed, and which passes changed nothing."] = False,
     explain: Annotated[bool, "Print every verdict, with its reason."] = False,
-    as_json: Json = False,
     bit_exact: Annotated[bool, "Keep to rewrites that give the same bits (no float sums taken apart)."] = False,
     products: Annotated[bool, "Take products of reals apart too, which may overflow where they did not."] = False,
     verify: Annotated[bool, "Run both programs on random inputs; exit 1 if they differ."] = False,
@@ -62,15 +55,26 @@ def optimize(
     list_all: Annotated[bool, "--list-passes", "Print the rewrites there are, with their options."] = False,
     arg: ArgOption = None,
     module: ModuleOption = None,
+    *,
+    to: Annotated[
+        Output,
+        Files("", ".html"),
+        "Write the result, or as .html a page with every change before and after; - is stdout; a folder takes "
+        "--print-after-all too.",
+    ],
 ) -> None:
     """Cut the data a program moves for layout's sake, where the modelled cost on the target falls."""
     if list_all or list_rules:
-        deliver(_passes_listed() if list_all else _rules_listed(), Output(as_json=as_json))
+        deliver(_passes_listed() if list_all else _rules_listed(), Output(as_json=to.as_json))
         return
     if program is None:
         raise UsageError("no program given", how="name a StableHLO file, model.py:function, or - for stdin")
     need("jax", "jaxlib", what="`optimize`")
-    where = Output(None if output and _is_folder(output) else output, as_json, "", ".html", ".htm")
+    folder = to.path if to.path and (to.path.endswith("/") or Path(to.path).is_dir()) else None
+    if folder is not None:
+        if not print_after_all:
+            raise UsageError("it is a folder", where=folder, how="name a file, or add --print-after-all")
+        to = Output(as_json=to.as_json)
     if passes is not None and (bit_exact or products):
         flag, text = ("--bit-exact", "reassociation=false") if bit_exact else ("--products", "products=true")
         raise UsageError(f"{flag} and --passes do not go together", how=f"write reduce-of-reshape{{allow_{text}}}")
@@ -80,7 +84,7 @@ def optimize(
         loaded = load_program(program, arg, module)
         if loaded.kind != "stablehlo":
             raise UnsupportedError("rewrites work on StableHLO, and this is HLO text", where=program)
-        _run_passes(loaded.text, passes, output, where, diff, print_after_all)
+        _run_passes(loaded.text, passes, folder, to, diff, print_after_all)
         return
     if target is None:
         raise UsageError("no target given", where=program, how="add --target, such as --target vector8x128")
@@ -94,21 +98,14 @@ def optimize(
         rules=named,
         judge=judge,
         assume_finite=assume_finite,
-        regions=where.suffix == ".html",
+        regions=to.suffix == ".html",
         allow_products=products,
     )
-    if print_after_all and where.suffix != ".html":
-        _print_after(_stages(optimized), output)
-    elif output and _is_folder(output):
-        raise UsageError("it is a folder", where=output, how="name a file, or add --print-after-all")
-    flags = {"--bit-exact": bit_exact, "--products": products, "--assume-finite": assume_finite}
-    values = [("--passes", passes), ("--rules", rules), ("--judge", judge), ("--module", module)]
-    values += [("--arg", each) for each in arg or ()]
-    said = [program, *(flag for flag, given in flags.items() if given)]
-    written = shlex.join([*said, *(word for name, value in values if value for word in (name, value))])
+    if print_after_all and to.suffix != ".html":
+        _print_after(_stages(optimized), folder)
     forms: dict[str, Form] = {
         "": lambda: optimized.text.removesuffix("\n") + "\n",
-        ".html": lambda: optimized.to_html(written),
+        ".html": lambda: optimized.to_html(this_command()),
     }
 
     def left() -> hlo.MovementReport:
@@ -119,7 +116,7 @@ def optimize(
     def plain() -> dict[str, Any]:
         return optimized.to_json() | {"changes": left().to_json()["suggestions"]}
 
-    deliver(Answer(plain, lambda: _lines(optimized, diff, explain, left)), where, forms)
+    deliver(Answer(plain, lambda: _lines(optimized, diff, explain, left)), to, forms)
     if optimized.target.compiler_normalizes:
         remark(
             f"note: XLA:TPU performs these rewrites itself, so on {optimized.target.name} a gain is claimed only where "
@@ -185,42 +182,37 @@ def _rules_listed() -> Answer:
     return Answer(lambda: {"rules": rows}, lines)
 
 
-def _run_passes(text: str, passes: str, output: str | None, where: Output, diff: bool, print_after_all: bool) -> None:
-    """Run a pipeline without any gate; the result goes to ``output``, what each pass did to stdout or stderr."""
+def _run_passes(text: str, passes: str, folder: str | None, to: Output, diff: bool, print_after_all: bool) -> None:
+    """Run a pipeline without any gate; the result goes to ``to``, what each pass did to stdout, stderr or a folder."""
     steps = hlo.parse_pipeline(passes)
     pipeline = ",".join(map(str, steps))
-    if not (diff or print_after_all or where.as_json or where.suffix):
+    if not (diff or print_after_all or to.as_json or to.suffix):
         result, counts = hlo.run_pipeline(text, steps)
-        write_file(output or "-", result)
+        write_file(to.path or "-", result)
         for step in steps:
             remark(f"{step}: {counts[step.name]} changes")
         return
     runs = hlo.record_passes(text, steps)
-    if print_after_all and not where.suffix:
-        _print_after(runs, output)
+    if print_after_all and not to.suffix:
+        _print_after(runs, folder)
 
     def to_json() -> dict[str, Any]:
         rows = [{"pass": run.step, "round": run.round, "changes": run.changes, "diff": run.diff()} for run in runs]
         return {"pipeline": pipeline, "passes": rows}
 
     forms: dict[str, Form] = {"": lambda: runs[-1].after, ".html": lambda: hlo.passes_html(pipeline, runs)}
-    deliver(Answer(to_json, lambda: _diffs(runs) if diff and not where.suffix else ()), where, forms)
+    deliver(Answer(to_json, lambda: _diffs(runs) if diff and not to.suffix else ()), to, forms)
 
 
-def _is_folder(output: str) -> bool:
-    """Whether ``-o`` names a folder: one that is there, or a name that ends in a slash."""
-    return output.endswith("/") or Path(output).is_dir()
-
-
-def _print_after(runs: Sequence[hlo.PassRun], output: str | None) -> None:
+def _print_after(runs: Sequence[hlo.PassRun], into: str | None) -> None:
     """The program after every pass that changed it: a file each in a folder, else on stderr."""
-    if not output or not _is_folder(output):
+    if into is None:
         for run in runs:
             remark(f"// ----- after {_heading(run)}")
             if run.changes:
                 remark(run.after)
         return
-    folder = Path(output)
+    folder = Path(into)
     with making_folder(folder):
         for number, run in enumerate(runs, 1):
             if run.changes:
@@ -252,7 +244,7 @@ def _heading(run: hlo.PassRun) -> str:
 
 
 def _count(changes: int) -> str:
-    return "unchanged" if not changes else f"{changes} change{'s' * (changes != 1)}"
+    return counted(changes, "change") if changes else "unchanged"
 
 
 _WHAT = "StableHLO text, bytecode or a portable artifact, packed (.gz, .xz) or not, or model.py:function."
@@ -275,8 +267,9 @@ def verify(
     timeout: Annotated[int, Option(min=1, help="Seconds that a trial, and the TPU compiler, may take.")] = 300,
     within: Annotated[int, _WITHIN] = 60,
     memory: Annotated[int | None, _MEMORY] = None,
-    as_json: Json = False,
     arg: ArgOption = None,
+    *,
+    to: Json,
 ) -> None:
     """Compare two programs on values: exit 0 where they agree, 1 where they differ."""
     if save and not save.endswith(".npz"):
@@ -296,9 +289,9 @@ def verify(
     if save:
         _save(before, verification, save)
     value = {**verification.to_json(), "tpu": compiled.to_json() if compiled else None}
-    deliver(Answer(lambda: value, lambda: _trials_lines(verification, compiled)), Output(as_json=as_json))
+    deliver(Answer(lambda: value, lambda: _trials_lines(verification, compiled)), to)
     if not verification.ok:
-        raise CheckFailed(f"the programs differ: {verification.reason}" if as_json else "the programs differ")
+        raise CheckFailed(f"the programs differ: {verification.reason}" if to.as_json else "the programs differ")
 
 
 #: Multiplications and additions, and bytes of arrays, of a run that is told of beforehand.

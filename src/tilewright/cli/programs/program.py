@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument
 
 from tilewright import hlo
+from tilewright.cli.options import assigned
 from tilewright.cli.streams import read_bytes
 from tilewright.errors import UsageError
 from tilewright.render import bytes_text
@@ -32,28 +33,6 @@ ArgOption = Annotated[
     list[str] | None, "--arg", "-a", "For model.py:function: an example argument, such as f32[8,128]; repeat it."
 ]
 ModuleOption = Annotated[str | None, "For a dump folder: the module to take, by (part of) its name."]
-FramesOption = Annotated[
-    str | None,
-    "A pattern for files, such as maxtext/ or train.py: an operation's line is the innermost of its stack in one of "
-    "them; without it the innermost outside JAX, Flax and libraries like them.",
-]
-
-_Mesh = Annotated[
-    str | None,
-    "--mesh AXIS=N,..",
-    "Devices along named axes, the last one fastest, as data=8,model=4: what is shown is one device's part.",
-]
-_Shard = Annotated[
-    list[str] | None,
-    "--shard NAME=AXES,..",
-    "With --mesh: the axes that cut each dim of an argument, as x=data,- (NAME: x, params['w'], params for all in it, "
-    "*['w'], 0, result); repeat it. What is not named is the partitioner's choice.",
-]
-_Topology = Annotated[
-    str | None,
-    "--topology",
-    "With --mesh: the chips of a slice, as 4x8, of two slices 2*4x8; by default the squarest torus.",
-]
 
 AssumeOption = Annotated[
     list[str] | None,
@@ -64,14 +43,12 @@ AssumeOption = Annotated[
 
 def assumptions(texts: Sequence[str] | None) -> dict[str, float]:
     """The values of ``--assume NAME=NUMBER``. Raises UsageError for what is no number; ``estimate`` knows the names."""
-    found = {}
-    for text in texts or ():
-        name, _, number = text.partition("=")
-        try:
-            found[name.strip()] = float(number)
-        except ValueError:
-            raise UsageError(f"'{text}' is no assumption", where="--assume", how="write kv_len=2048") from None
-    return found
+    try:
+        return {
+            name: float(value) for name, value in (assigned(text, "--assume", "kv_len=2048") for text in texts or ())
+        }
+    except ValueError as error:
+        raise UsageError(f"no number: {error}", where="--assume", how="write kv_len=2048") from None
 
 
 _SPACE = re.compile(r"^Memory Space: (\S+) \(color=(\d{1,9})\)\nTotal bytes: (\d{1,18})", re.MULTILINE)
@@ -121,11 +98,24 @@ def _say_memory(path: Path) -> None:
 
 @dataclass(frozen=True)
 class MeshOptions:
-    """Over what devices a program is cut, and how: options that commands have together."""
+    """Over what devices a program is cut, and how."""
 
-    mesh: _Mesh = None
-    shard: _Shard = None
-    topology: _Topology = None
+    mesh: Annotated[
+        str | None,
+        "--mesh AXIS=N,..",
+        "Devices along named axes, the last one fastest, as data=8,model=4: what is shown is one device's part.",
+    ] = None
+    shard: Annotated[
+        list[str] | None,
+        "--shard NAME=AXES,..",
+        "With --mesh: the axes that cut each dim of an argument, as x=data,- (NAME: x, params['w'], params for all in "
+        "it, *['w'], 0, result); repeat it. What is not named is the partitioner's choice.",
+    ] = None
+    topology: Annotated[
+        str | None,
+        "--topology",
+        "With --mesh: the chips of a slice, as 4x8, of two slices 2*4x8; by default the squarest torus.",
+    ] = None
 
     def over(self) -> Mesh | None:
         """The mesh, or None. Raises UsageError where only what belongs to one is said."""
@@ -146,48 +136,60 @@ class MeshOptions:
         return hlo.sharded(program, mesh, {name.strip(): axes.strip() for name, _, axes in said})
 
 
-def load_program(
-    source: str,
-    arguments: Sequence[str] | None = None,
-    module: str | None = None,
-    frames: str | None = None,
-    meshed: MeshOptions | None = None,
-) -> hlo.Program:
-    """The program that ``source`` names on the command line. What the user's code prints goes to stderr.
+@dataclass(frozen=True)
+class ProgramOptions(MeshOptions):
+    """The options that go with a program, whatever it is read from."""
 
-    Options that do not fit the source get a remark, not an error: commands on two programs give them to both.
-    """
-    meshed = meshed or MeshOptions()
-    mesh = meshed.over()
-    if hlo.names_python(source):
+    arg: ArgOption = None
+    module: ModuleOption = None
+    frames: Annotated[
+        str | None,
+        "A pattern for files, such as maxtext/ or train.py: an operation's line is the innermost of its stack in one "
+        "of them; without it the innermost outside JAX, Flax and libraries like them.",
+    ] = None
+
+    def load(self, source: str, arguments: Sequence[str] | None = None) -> hlo.Program:
+        """The program that ``source`` names; ``arguments`` in place of ``--arg``. What the user's code prints goes to
+        stderr.
+
+        Options that do not fit the source get a remark, not an error: commands on two programs give them to both.
+        """
+        mesh, arguments = self.over(), self.arg if arguments is None else arguments
+        if not hlo.names_python(source):
+            return self.put_on(self._read(source, arguments), mesh)
         if mesh is not None and "jax" not in sys.modules:  # a file that makes a mesh of jax.devices() finds as many
             flags = os.environ.get("XLA_FLAGS", "")
             count = f"--xla_force_host_platform_device_count={mesh.size}"
             os.environ["XLA_FLAGS"] = flags if count.partition("=")[0] in flags else f"{flags} {count}".strip()
         with redirect_stdout(sys.stderr):
             program = hlo.from_python(source, arguments or (), None if mesh is None else mesh.axes)
-        put = meshed.put_on(program, mesh)
-        again = hlo.load(put.text, frames=frames) if frames else put
+        put = self.put_on(program, mesh)
+        again = hlo.load(put.text, frames=self.frames) if self.frames else put
         return replace(again, attributes=put.attributes, signature=program.signature)
-    return meshed.put_on(_loaded(source, arguments, module, frames), mesh)
+
+    def _read(self, source: str, arguments: Sequence[str] | None) -> hlo.Program:
+        folder = source != "-" and Path(source).is_dir()
+        if arguments:
+            remark(f"note: {source} is not a function of a Python file; --arg is ignored")
+        if self.module is not None and not folder:
+            remark(f"note: {source} is not a dump folder; --module is ignored")
+        if source == "-":
+            return hlo.load(read_bytes(source), frames=self.frames or "")
+        if folder:
+            chosen, *others = hlo.dumped_modules(Path(source), self.module)
+            _say_memory(chosen.path)
+            stage = "" if chosen.stage == "after optimizations" else f" ({chosen.stage})"
+            remark(f"note: {chosen.path.name}{stage}")
+            if others:
+                names = ", ".join(other.name for other in others[:5]) + (", ..." if len(others) > 5 else "")
+                remark(f"note: the largest of {len(others) + 1} modules; --module NAME takes another: {names}")
+        else:
+            _say_memory(Path(source))
+        return hlo.load(Path(source), self.module if folder else None, self.frames or "")
 
 
-def _loaded(source: str, arguments: Sequence[str] | None, module: str | None, frames: str | None) -> hlo.Program:
-    folder = source != "-" and Path(source).is_dir()
-    if arguments:
-        remark(f"note: {source} is not a function of a Python file; --arg is ignored")
-    if module is not None and not folder:
-        remark(f"note: {source} is not a dump folder; --module is ignored")
-    if source == "-":
-        return hlo.load(read_bytes(source), frames=frames or "")
-    if folder:
-        chosen, *others = hlo.dumped_modules(Path(source), module)
-        _say_memory(chosen.path)
-        stage = "" if chosen.stage == "after optimizations" else f" ({chosen.stage})"
-        remark(f"note: {chosen.path.name}{stage}")
-        if others:
-            names = ", ".join(other.name for other in others[:5]) + (", ..." if len(others) > 5 else "")
-            remark(f"note: the largest of {len(others) + 1} modules; --module NAME takes another: {names}")
-    else:
-        _say_memory(Path(source))
-    return hlo.load(Path(source), module if folder else None, frames or "")
+def load_program(
+    source: str, arg: list[str] | None = None, module: str | None = None, cut: MeshOptions | None = None
+) -> hlo.Program:
+    """The program that ``source`` names, of a command with some of these options."""
+    return ProgramOptions(**vars(cut or MeshOptions()), arg=arg, module=module).load(source)

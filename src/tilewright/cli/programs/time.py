@@ -1,42 +1,43 @@
-"""`tilewright time`: how long a step takes on a chip, what bounds it, and what a change would bring."""
+"""`tilewright time` and `shard`: how long a step takes on a chip or on each device of a slice, and what changes it.
+
+`time --calibrate` refits a chip's constants on times that its user has measured, and keeps them in a file: what the
+units and the memories take is scaled, each by one factor, since of every row the model says how long it waits for which
+of them. A factor stays near 1 where few rows say otherwise. Of six rows and more every third is held back. What two
+steps of one model still take longer, or less, is kept beside the factors, and taken for its steps of other sizes; of
+fewer than six rows that is all.
+"""
 
 from __future__ import annotations
 
+import csv
 import re
-from collections.abc import Callable, Iterator, Sequence
-from typing import Annotated
+from bisect import bisect
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from math import exp, log
+from pathlib import Path
+from statistics import mean
+from typing import Annotated, Any, NamedTuple
 
 from typer import Argument, Option
 
 from tilewright import hlo, targets, trace
-from tilewright.cli.programs.calibrate import calibrate, calibrated, with_residual
-from tilewright.cli.programs.program import (
-    PROGRAM_HELP,
-    ArgOption,
-    AssumeOption,
-    FramesOption,
-    MeshOptions,
-    ModuleOption,
-    assumptions,
-    load_program,
-)
+from tilewright.cli.options import Files, assigned, swept
+from tilewright.cli.programs import program as programs
 from tilewright.cli.programs.report import make_report, terminal_width
-from tilewright.cli.streams import Json
+from tilewright.cli.streams import progress, read_text
 from tilewright.errors import UsageError
-from tilewright.render import bytes_text
+from tilewright.reading import parse
+from tilewright.render import bytes_text, percent_text
 from tilewright.render.delivery import Answer, Form, Line, Output, deliver, remark
-
-_SETTING = re.compile(r"([\w-]+)\.([\w.]+)=(.+)")
-_SWEEP = re.compile(r"([A-Za-z_]\w*)=([\w,.\s-]+)")
+from tilewright.render.tables import Heading, Table
 
 
 def time(
-    program: Annotated[str | None, Argument(metavar="PROGRAM", help=PROGRAM_HELP, show_default=False)] = None,
+    program: Annotated[str | None, Argument(metavar="PROGRAM", help=programs.PROGRAM_HELP, show_default=False)] = None,
     target: Annotated[
         list[str] | None, "--target", "-t", "The chip; repeat it to see several beside each other."
     ] = None,
-    output: Annotated[str | None, "--output", "-o", "Write a .html, .json or .pftrace (Perfetto) file."] = None,
-    as_json: Json = False,
     top: Annotated[int, Option(min=1, help="How many operations to print.")] = 15,
     changes: Annotated[
         list[str] | None, "--set", "What if: CHIP.KEY=VALUE, such as tpu-v6e.hbm_bandwidth=2e12; repeat it."
@@ -50,68 +51,61 @@ def time(
     ] = None,
     calibration: Annotated[str | None, "Take the constants that --calibrate has kept in this file."] = None,
     compiled: Annotated[bool, "--compile", "Price what an installed TPU compiler (libtpu) makes of StableHLO."] = False,
+    assume: programs.AssumeOption = None,
     *,
-    meshed: MeshOptions,
-    assume: AssumeOption = None,
-    arg: ArgOption = None,
-    module: ModuleOption = None,
-    frames: FramesOption = None,
+    of: programs.ProgramOptions,
+    to: Annotated[Output, Files(".json", ".html", ".pftrace"), "Write a .html, .json or .pftrace (Perfetto) file."],
 ) -> None:
     """Model how long one step takes: the operations by time, what bounds each, and what a change would bring."""
-    where = Output(output, as_json, ".json", ".html", ".htm", ".pftrace")
-    assumed = assumptions(assume)
+    assumed = programs.assumptions(assume)
     if not target:
         raise UsageError("a time needs a chip", where=program or "", how="add --target, such as --target tpu-v6e")
     chips = [targets.target(name) for name in target]
     if measured is not None:
-        refitted, said = calibrate(measured, program, chips[0])
-        deliver(Answer(lambda: refitted, lambda: said), Output(output, as_json, ".json"), {".json": lambda: refitted})
+        to.must_end_in(".json")
+        refitted, said = _calibrate(measured, program, chips[0])
+        deliver(Answer(lambda: refitted, lambda: said), to)
         return
     if program is None:
         raise UsageError("no program given", how="name a file of HLO or StableHLO, or model.py:function")
+    models: list[dict[str, Any]] = []
     if calibration is not None:
-        chips = [calibrated(chip, calibration) for chip in chips]
+        chips, models = _kept(calibration, chips)
     changed = _changed(chips, changes or [])
     named: list[tuple[str, hlo.StepTime]] = []
     moved: hlo.MovementReport | None = None
 
-    def loading(texts: list[str] | None) -> hlo.Program:
-        return load_program(program, texts, module, frames, meshed)
-
     if largest is not None:
-        sweep = f"{largest}={_largest(largest, arg, chips[0], loading)}"
-    for label, texts in _swept(sweep, arg):
-        loaded = loading(texts)
+        sweep = f"{largest}={_largest(largest, program, chips[0], of)}"
+    for label, texts in _swept(sweep, of.arg):
+        loaded = of.load(program, texts)
         for chip in chips:  # every changed one beside the plain one
             for what_if, machine in [("", chip), *changed.get(chip.name, [])]:
                 ready = hlo.compile_for_tpu(loaded, chip.name) if compiled and loaded.kind != "hlo" else loaded
                 name = ", ".join(part for part in (label, chip.name, what_if) if part)
                 step = hlo.estimate(ready, machine, assumed)
-                named.append((name, with_residual(step, ready, calibration) if calibration else step))
+                named.append((name, _with_residual(step, ready, models)))
                 moved = moved or make_report(ready, machine, program, assumed)
     assert moved is not None
     first = named[0][1]
     beside = [{"name": name, "device_seconds": step.device_seconds, "seconds": step.seconds} for name, step in named]
     pays: list[Line] = [*moved.change_lines(width=terminal_width())]
     plain = first.to_json() | {"changes": moved.to_json()["suggestions"]}
-    answer = Answer(lambda: plain | ({"beside": beside} if len(named) > 1 else {}), lambda: _lines(named, top, pays))
+    plain |= {"beside": beside} if len(named) > 1 else {}
     forms: dict[str, Form] = {
-        ".json": lambda: plain,
         ".html": lambda: first.to_html(named, [f"saves {each.saved}: {each.words}" for each in moved.suggestions[:3]]),
         ".pftrace": lambda: trace.perfetto_bytes(first.events()),
     }
-    deliver(answer, where, forms, notes=first.notes)
+    deliver(Answer(lambda: plain, lambda: _lines(named, top, pays)), to, forms, notes=first.notes)
 
 
 def _changed(chips: Sequence[targets.Target], changes: Sequence[str]) -> dict[str, list[tuple[str, targets.Target]]]:
     by_name = {chip.name: chip for chip in chips}
     settings: dict[str, dict[str, float]] = {}
     for change in changes:
-        match = _SETTING.fullmatch(change.strip())
-        if match is None:
-            raise UsageError(f"'{change}' is no setting", where="--set", how="write CHIP.KEY=VALUE")
-        chip, key, text = match.groups()
-        if chip not in by_name:
+        place, text = assigned(change, "--set", "CHIP.KEY=VALUE, as tpu-v6e.hbm_bandwidth=2e12")
+        chip, _, key = place.partition(".")
+        if chip not in by_name or not key:
             raise UsageError(f"{chip} is not among the targets", where="--set", how=f"there is {', '.join(by_name)}")
         try:
             settings.setdefault(chip, {})[key] = float(text)
@@ -127,32 +121,27 @@ def _swept(sweep: str | None, arguments: list[str] | None) -> list[tuple[str, li
     """The arguments for every value of the sweep, with a label; without one, the arguments as they are."""
     if sweep is None:
         return [("", arguments)]
-    match = _SWEEP.fullmatch(sweep.strip())
-    if match is None:
-        raise UsageError(f"'{sweep}' is no sweep", where="--sweep", how="write NAME=1,8,32")
-    word = re.compile(rf"\b{match[1]}\b")
+    ((name, values),) = swept([sweep], "--sweep", "NAME=1,8,32").items()
+    word = re.compile(rf"\b{re.escape(name)}\b")
     if not any(word.search(text) for text in arguments or ()):
-        how = f"write it where the value belongs: --arg 'f32[{match[1]},128]'"
-        raise UsageError(f"no --arg has the word {match[1]}", where="--sweep", how=how)
-    values = [value.strip() for value in match[2].split(",") if value.strip()]
-    return [(f"{match[1]} {value}", [word.sub(value, text) for text in arguments or ()]) for value in values]
+        how = f"write it where the value belongs: --arg 'f32[{name},128]'"
+        raise UsageError(f"no --arg has the word {name}", where="--sweep", how=how)
+    return [(f"{name} {value}", [word.sub(value, text) for text in arguments or ()]) for value in values]
 
 
 _MOST = 1 << 24
 """The largest number that is tried."""
 
 
-def _largest(
-    name: str, arguments: list[str] | None, chip: targets.Target, load: Callable[[list[str] | None], hlo.Program]
-) -> int:
+def _largest(name: str, program: str, chip: targets.Target, of: programs.ProgramOptions) -> int:
     """The largest number for a word of the arguments with which the program fits, by tracing it anew for each."""
     memory = chip.memory("hbm")
     if memory is None:
         raise UsageError(f"{chip.name} has no HBM", where="--largest")
 
     def need(number: int) -> int:
-        ((_, texts),) = _swept(f"{name}={number}", arguments)
-        peak = hlo.lifetimes(load(texts), chip).peak
+        ((_, texts),) = _swept(f"{name}={number}", of.arg)
+        peak = hlo.lifetimes(of.load(program, texts), chip).peak
         remark(f"note: {name} {number} needs {bytes_text(peak)} of {bytes_text(memory.usable)}")
         return peak
 
@@ -176,3 +165,235 @@ def _lines(named: Sequence[tuple[str, hlo.StepTime]], top: int, changes: Sequenc
     if len(named) > 1:
         yield ""
         yield first.comparison(named)
+
+
+def shard(
+    program: programs.ProgramArgument,
+    target: Annotated[str, "--target", "-t", "The chip."] = "tpu-v5e",
+    search: Annotated[bool, "Search the shardings of the arguments with the shortest step that fits."] = False,
+    most: Annotated[int, Option(min=3, help="How many shardings --search tries.")] = 200,
+    top: Annotated[int, Option(min=1, help="How many entries to print.")] = 10,
+    compiled: Annotated[bool, "--compile", "Ask an installed TPU compiler (libtpu) for the slice, too."] = False,
+    *,
+    of: programs.ProgramOptions,
+    to: Annotated[Output, Files(".json", ".html"), "Write a .html (not with --search) or .json file."],
+) -> None:
+    """Partition a program over a mesh: the step, what a device holds and sends, the changes that pay most."""
+    chip = targets.target(target)
+    if search:
+        to.must_end_in(".json")
+        if (mesh := of.over()) is None:
+            raise UsageError("--search needs a mesh", how="add --mesh, as --mesh data=8,model=4")
+        with progress("shardings tried", most) as advance:
+            found = hlo.search_shardings(of.load(program), chip, mesh, most=most, told=advance)
+        lines = [*found.lines(top), "", " ".join(["take it:", *found.options()])]
+        deliver(Answer(found.to_json, lambda: iter(lines)), to)
+        return
+    loaded = of.load(program)
+    part, changes = hlo.partition(loaded, chip), hlo.sharding_advice(loaded, chip)
+    told = part.opinions(compiled)
+    keys = ("rule", "what", "how", "source", "saved_us")
+    plain = {key: getattr(part, key) for key in ("devices", "arguments_bytes", "outputs_bytes", "peak_bytes")}
+    plain |= {"step": part.step.device_seconds, "exposed": part.step.exposed_seconds, "slice": str(part.slice or "")}
+    plain["changes"] = [{key: getattr(each, key) for key in keys} for each in changes]
+    plain["opinions"] = told
+    plain["collectives"] = [
+        {"op": each.op, "bytes": each.bytes, "groups": each.groups, "source": str(each.source or "")}
+        for each in part.collectives
+    ]
+    answer = Answer(lambda: plain, lambda: part.lines(changes, top, told))
+    deliver(answer, to, {".html": lambda: part.to_html(changes, told)}, notes=part.step.notes)
+
+
+# Constants refitted on measured times.
+
+_BOUNDS = ("hbm", "matrix", "vector", "vmem", "latency")
+"""What a row waits for, each with a factor."""
+_ROUNDS, _STEPS = 5, 20
+_PRIOR = 0.02
+"""Weight of a factor's distance from 1 against one row."""
+_HELD = 6
+_ALIKE = 0.9
+"""Share of their kinds of operations that two steps of one model have in common."""
+_SIZE = re.compile(r"(?<=[\[,])\d+")
+_SCHEMA = "tilewright.calibration/1"
+_HOW = "columns program,us: a file of HLO or StableHLO, or model.py:function with its arguments in a column args"
+
+
+class _Point(NamedTuple):
+    name: str
+    measured: float  # microseconds
+    parts: Mapping[str, float]  # what it waits for -> microseconds, modelled
+    kinds: frozenset[str] = frozenset()  # of its program's operations
+
+    @property
+    def modelled(self) -> float:
+        return sum(self.parts.values())
+
+    @property
+    def error(self) -> float:
+        return abs(self.modelled / self.measured - 1)
+
+
+def _points(measured: str, program: str | None, chip: targets.Target) -> Iterator[_Point]:
+    """The measured rows of a table of programs, or of a profile of ``program``."""
+    if not measured.lower().endswith(".csv"):
+        if program is None:
+            raise UsageError("a profile is of a program", where="--calibrate", how="name the dump of what ran first")
+        loaded = programs.load_program(program)
+        for each in make_report(loaded, chip, program).with_profile(loaded, measured).rows:
+            if each.measured_us and each.measured_runs and each.modelled_us and each.bound:
+                waits = {each.bound: each.modelled_us / each.runs}
+                yield _Point(each.name, each.measured_us / each.measured_runs, waits)
+        return
+    for number, row in enumerate(csv.DictReader(read_text(measured).splitlines()), 2):
+        try:
+            name, us = (row["program"] or "").strip(), float(row["us"] or "")
+        except (KeyError, ValueError):
+            where = f"{measured}:{number}"
+            raise UsageError("no row of a program and its microseconds", where=where, how=_HOW) from None
+        if not 0 < us < float("inf"):
+            raise UsageError(f"{us:g} us is no time", where=f"{measured}:{number}")
+        loaded = programs.load_program(str(Path(measured).parent / name), (row.get("args") or "").split() or None)
+        parts = {bound: 1e6 * s for bound, s in hlo.estimate(loaded, chip).by_bound().items() if s}
+        yield _Point(name, us, parts, _kinds(loaded))
+
+
+def _kinds(program: hlo.Program) -> frozenset[str]:
+    """What a model's steps of other batches, lengths and layers have in common: operations by type and rank."""
+    shapes = ((op.opcode, op.shape.partition("{")[0]) for _, op in program.operations())
+    return frozenset(f"{opcode} {_SIZE.sub('n', shape)}" for opcode, shape in shapes)
+
+
+def _models(points: Sequence[_Point]) -> list[dict[str, Any]]:
+    """Models of which two steps and more were measured: their kinds, each step's modelled time and what it took."""
+    models: list[dict[str, Any]] = []
+    for point in points:
+        mine = next((model for model in models if _same_model(model, point.kinds)), None)
+        if mine is None and point.kinds:
+            models.append(mine := {"kinds": sorted(point.kinds), "steps": []})
+        if mine is not None:
+            mine["steps"] = sorted([*mine["steps"], [point.modelled, point.measured / point.modelled]])
+    return [model for model in models if len(model["steps"]) > 1]
+
+
+def _same_model(model: Mapping[str, Any], kinds: frozenset[str]) -> bool:
+    return len(kinds & {*model["kinds"]}) >= _ALIKE * len(kinds | {*model["kinds"]})
+
+
+def _residual(models: Sequence[Mapping[str, Any]], kinds: frozenset[str], modelled: float) -> float:
+    """How much longer than modelled a step takes, between the two measured ones of its model that are next in time."""
+    steps: list[Any] = next((model["steps"] for model in models if _same_model(model, kinds)), [])
+    if not steps or modelled <= 0:
+        return 1.0
+    at = bisect([us for us, _ in steps], modelled)
+    (low, one), (high, other) = steps[max(0, at - 1)], steps[min(at, len(steps) - 1)]
+    share = log(modelled / low) / log(high / low) if high > low else 0.0
+    return exp(log(one) + share * (log(other) - log(one)))
+
+
+def _with_residual(step: hlo.StepTime, program: hlo.Program, models: Sequence[Mapping[str, Any]]) -> hlo.StepTime:
+    """The step as much longer as measured ones of its model were than modelled; none is below its bytes at the peak."""
+    factor = _residual(models, _kinds(program), 1e6 * step.device_seconds)
+    if factor == 1.0:
+        return step
+    rows = []
+    for row in step.rows:
+        least = max(row.bytes / (step.hbm_peak or 1e30), row.flops / (step.matrix_peak or 1e30))
+        rows.append(replace(row, seconds=max(factor * row.seconds, min(least, row.seconds))))
+    whole = step.device_seconds + sum(row.seconds for row in rows) - sum(row.seconds for row in step.rows)
+    note = f"taken {factor:.2f} times as long as modelled: so measured steps of this model were, next in size"
+    return replace(step, rows=tuple(rows), device_seconds=whole, notes=(*step.notes, note))
+
+
+def _kept(path: str, chips: Sequence[targets.Target]) -> tuple[list[targets.Target], list[dict[str, Any]]]:
+    """The chips with the constants of a calibration's file, and its models. UsageError for another file or chip."""
+    try:
+        plain = parse(read_text(path), "JSON", path)
+        name, factors = plain["target"], {bound: float(plain["factors"][bound]) for bound in _BOUNDS}
+        models = [
+            {"kinds": model["kinds"], "steps": [(float(us), float(more)) for us, more in model["steps"]]}
+            for model in plain.get("models", [])
+        ]
+    except (ValueError, KeyError, TypeError, AttributeError, UsageError):
+        how = f"tilewright time --calibrate rows.csv -t {chips[0].name} -o FILE.json writes one"
+        raise UsageError("no calibration", where=path, how=how) from None
+    if other := next((chip for chip in chips if chip.name != name), None):
+        raise UsageError(f"it is of {name}, not of {other.name}", where=path, how=f"take -t {name}")
+    fitted_on = f"your {plain.get('rows', 0)} rows of {plain.get('from', path)}"
+    return [_scaled(chip, factors, fitted_on) for chip in chips], models
+
+
+def _calibrate(measured: str, program: str | None, chip: targets.Target) -> tuple[dict[str, Any], Iterator[Line]]:
+    """What a calibration's file holds, and what is said of it.
+
+    Raises UsageError for rows that are none, and where fewer than two were measured.
+    """
+
+    before = list(_points(measured, program, chip))
+    now = before.copy()
+    if len(before) < 2:
+        raise UsageError(f"{len(before)} measured rows fit no constant", where=measured, how="measure at least two")
+    fitted = [len(before) < _HELD or k % 3 != 2 for k in range(len(before))]
+    factors = dict.fromkeys(_BOUNDS, 1.0)
+    few = len(before) < _HELD and _models(before)  # what two steps of a model took says nothing of the units
+    for _ in range(0 if few else _ROUNDS):
+        more = _factors([point for point, on in zip(now, fitted) if on])
+        factors = {bound: factor * more[bound] for bound, factor in factors.items()}
+        now = list(_points(measured, program, _scaled(chip, factors, f"your {sum(fitted)} rows of {measured}")))
+    models = _models([point for point, on in zip(now, fitted) if on])
+    for k, point in enumerate(now):
+        more_us = _residual(models, point.kinds, point.modelled)
+        now[k] = point._replace(parts={bound: us * more_us for bound, us in point.parts.items()})
+    judged = [k for k, on in enumerate(fitted) if not on] or range(len(before))
+    errors = [mean(some[k].error for k in judged) for some in (before, now)]
+    plain = {"schema": _SCHEMA, "target": chip.name, "factors": factors, "rows": sum(fitted)}
+    plain |= {"from": measured, "held_back": fitted.count(False), "error_before": errors[0], "error_after": errors[1]}
+    plain |= {"models": models}
+    return plain, _refit_lines(before, now, fitted, errors, factors, models)
+
+
+def _factors(points: Sequence[_Point]) -> dict[str, float]:
+    """By how much longer each unit and memory takes than modelled: least squares of the logarithms, misses softened."""
+    import numpy as np
+
+    parts = np.array([[point.parts.get(bound, 0.0) for bound in _BOUNDS] for point in points])
+    rest = np.array([sum(us for bound, us in point.parts.items() if bound not in _BOUNDS) for point in points])
+    measured, moved = np.array([point.measured for point in points]), np.zeros(len(_BOUNDS))
+    for _ in range(_STEPS):
+        each = parts * np.exp(moved)
+        whole = each.sum(1) + rest
+        off, slope = np.log(whole / measured), each / whole[:, None]
+        weight = 1 / (1 + np.abs(off) / 0.3)
+        normal = (slope * weight[:, None]).T @ slope + _PRIOR * np.eye(len(moved))
+        moved -= np.linalg.solve(normal, (slope * weight[:, None]).T @ off + _PRIOR * moved)
+    return {bound: float(np.exp(np.clip(x, -2, 2))) for bound, x in zip(_BOUNDS, moved)}
+
+
+def _scaled(chip: targets.Target, factors: Mapping[str, float], fitted_on: str) -> targets.Target:
+    return hlo.what_if(chip, {f"scale.{bound}": factor for bound, factor in factors.items()}, fitted_on)
+
+
+def _refit_lines(
+    before: Sequence[_Point],
+    now: Sequence[_Point],
+    fitted: Sequence[bool],
+    errors: Sequence[float],
+    factors: Mapping[str, float],
+    models: Sequence[Mapping[str, Any]],
+) -> Iterator[Line]:
+    said = ", ".join(f"{bound} {factor:.2f}" for bound, factor in factors.items())
+    yield f"how much longer each takes than modelled before: {said}"
+    held = fitted.count(False)
+    which = f"{held} rows that were not fitted" if held else f"{len(fitted)} rows, too few to hold any back"
+    yield f"mean error of {which}: {percent_text(errors[0])} before, {percent_text(errors[1])} after"
+    if counts := [len(model["steps"]) for model in models]:
+        yield f"{', '.join(map(str, counts))} steps of a model each: what they took besides is taken for its neighbours"
+    yield ""
+    times: list[Heading] = [(name, "seconds") for name in ("measured", "before", "after")]
+    heads = ["row", *times, ("error", "percent"), ("now", "percent"), ""]
+    marks = ("" if on else "held back" for on in fitted)
+    yield Table(heads, [
+        (a.name, a.measured / 1e6, a.modelled / 1e6, b.modelled / 1e6, a.error, b.error, mark)
+        for a, b, mark in zip(before, now, marks)
+    ])  # fmt: skip

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from tilewright.embed.host.arrays import Floats, Ids, Longs
-from tilewright.embed.model.stacking import Stacking, check_batch_divides
-from tilewright.embed.model.tables import count
+from tilewright.embed.model.stacking import Stacking
+from tilewright.embed.model.tables import check_batch_divides, count
 from tilewright.errors import UsageError
 
 BAD_IDS = ("error", "clip", "drop")

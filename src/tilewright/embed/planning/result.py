@@ -52,7 +52,7 @@ from tilewright.render import (
 )
 from tilewright.render.delivery import Line, show
 from tilewright.render.drawing import Curve, column_chart, line_chart
-from tilewright.render.formats import Kind
+from tilewright.render.formats import Kind, counted
 from tilewright.render.markup import join
 from tilewright.render.page import Tone, details, note, paragraph
 from tilewright.render.tables import Field, Table, cells, glance, glance_table
@@ -79,11 +79,6 @@ def _figure(rows: Table) -> Html:
     title, number = rows.title[:1].upper() + rows.title[1:], len(list(rows.rows))
     made = table(rows.columns, rows.rows, caption=title)
     return made if number <= _LONG else details(f"{title} ({number} rows)", made)
-
-
-def counted(n: int, one: str, several: str = "") -> str:
-    """A number and its noun."""
-    return f"{count_text(n)} {one if n == 1 else several or one + 's'}"
 
 
 @dataclass(frozen=True)

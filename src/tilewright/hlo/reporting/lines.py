@@ -13,7 +13,7 @@ from tilewright.hlo.program import title
 from tilewright.hlo.reporting.types import MovementRow, PaddedTensor, Peak, ReportData, Suggestion
 from tilewright.hlo.timing.step import exchanges_text
 from tilewright.render import Field, bytes_text, count_text, percent_text, seconds_text
-from tilewright.render.formats import Kind, format_value, place_text, ratio_text
+from tilewright.render.formats import Kind, counted, format_value, place_text, ratio_text
 
 _SPACES = {
     0: "main memory",
@@ -191,18 +191,14 @@ def change_lines(report: ReportData, top: int = 3, width: int = 100) -> Iterator
 
 def totals(report: ReportData) -> str:
     """Bytes moved and bytes of padding, with how many operations and tensors, in one line."""
-    moved = f"{bytes_text(report.moved_bytes)} moved by {_number(len(report.ranked()), 'operation')}"
-    return f"{moved}, {bytes_text(report.wasted_bytes)} of padding in {_number(len(report.wasteful()), 'tensor')}"
+    moved = f"{bytes_text(report.moved_bytes)} moved by {counted(len(report.ranked()), 'operation')}"
+    return f"{moved}, {bytes_text(report.wasted_bytes)} of padding in {counted(len(report.wasteful()), 'tensor')}"
 
 
 def _peak(peak: Peak) -> str:
     peak_bytes = f"{space_text(peak.memory_space)} {bytes_text(peak.padded_bytes)}"
     place = f"{peak.at} in {peak.path.rpartition(' > ')[2]}"
     return f"peak of {peak_bytes}, {peak.shares}, at {place}"
-
-
-def _number(count: int, noun: str, plural: str = "s") -> str:
-    return f"{count_text(count)} {noun}{'' if count == 1 else plural}"
 
 
 def ranking_lines(
@@ -269,7 +265,7 @@ def _rest(count: int, top: int, left: str, nothing: str) -> Iterator[tuple[str, 
 def transfers_text(report: ReportData) -> str:
     """How many prefetches and write-backs there are, what they move, and how long they keep others waiting."""
     rows = report.transfers
-    words = f"{_number(len(rows), 'prefetch or write-back' if len(rows) == 1 else 'prefetches and write-backs', '')}"
+    words = counted(len(rows), "prefetch or write-back", "prefetches and write-backs")
     words += f" of {bytes_text(sum(row.total_bytes for row in rows))}"
     waits = sum(row.modelled_us or 0.0 for row in rows)
     return f"{words}, {seconds_text(waits / 1e6)} of waiting for them" if report.time is not None else words

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,7 +24,9 @@ from tilewright.render import (
     steps,
     table,
 )
+from tilewright.render.delivery import Line
 from tilewright.render.page import note
+from tilewright.render.tables import Table
 
 
 @dataclass(frozen=True)
@@ -136,6 +139,10 @@ class MachineReport:
             head = (layer.name, layer.unit, layer.cycles, layer.math_utilisation, layer.counts.macs)
             rows.append((*head, *moved, layer.fallback))
         return columns, rows
+
+    def lines(self) -> Iterator[Line]:
+        """For a terminal: every layer, and the figures."""
+        yield from (Table(*self.table()), f"\n{self}")
 
     @property
     def figures(self) -> tuple[Card, ...]:

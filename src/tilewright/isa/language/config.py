@@ -5,6 +5,8 @@ The questions that the source leaves open, with their paragraphs and answers, st
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from typing import Any, cast
 
@@ -195,6 +197,29 @@ class MatrixUnitConfig:
     kb_add_cycles: int = _counted("cycles of a kb transfer", 0, 0)
     vector_rate: int = _counted("registers of a thread that the vector unit works on in a cycle", 1, 1)
     special_cycles: int = _counted("cycles of the vector unit for one exp, log, ... or division", 4, 1)
+
+    @classmethod
+    def from_settings(cls, settings: Iterable[str], **usual: Any) -> MatrixUnitConfig:
+        """The machine of texts such as ``threads=64`` or ``acc_window=4:4``; ``usual``: fields with another default."""
+        known = sorted(each.name for each in fields(cls))
+        for text in settings:
+            name, equals, value = text.partition("=")
+            if not equals or name not in known:
+                raise UsageError(f"unknown field in --set {text}", how=f"known: {', '.join(known)}")
+            usual[name] = cls.read_value(value)
+        return cls(**usual)
+
+    @staticmethod
+    def read_value(text: str) -> Any:
+        """A field's value as a text has it: true, none, 64, 4:4 or a word."""
+        plain = {"true": True, "false": False, "none": None}
+        if text.lower() in plain:
+            return plain[text.lower()]
+        parts = text.split(":")
+        if not all(re.fullmatch("-?[0-9]{1,18}", part) for part in parts):
+            return text
+        numbers = tuple(map(int, parts))
+        return numbers[0] if len(numbers) == 1 else numbers
 
     def __post_init__(self) -> None:
         for name, (least, most) in RANGES.items():

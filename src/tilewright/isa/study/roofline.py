@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,8 +13,10 @@ from tilewright.isa.language.counts import math_cycles_at_least
 from tilewright.isa.study.choices import problem_of
 from tilewright.isa.study.tune import element_bytes, search
 from tilewright.render import Card, Column, Html, Page, Step, cards, steps, table
+from tilewright.render.delivery import Line
 from tilewright.render.drawing import LogPlane
 from tilewright.render.page import paragraph
+from tilewright.render.tables import Table
 
 
 @dataclass(frozen=True)
@@ -126,14 +128,11 @@ class Roofline:
                 said.append(f"{change.field}={change.after} instead of {change.before}: {faster}.")
         return tuple(said)
 
-    def __str__(self) -> str:
-        head = f"{self.title}: {self.macs:,} products in {self.cycles:,} cycles, "
-        head += f"{self.rate:,.0f} of {self.peak:,.0f} a cycle"
-        rows = []
-        for bound in self.bounds:
-            counted = f"{bound.amount:,.0f} {bound.what} at {bound.rate:,.6g}"
-            rows.append(f"  {bound.name}: {bound.cycles:,.0f} cycles at least ({counted})")
-        return "\n".join([head, *rows, *self.advice])
+    def lines(self) -> Iterator[Line]:
+        """For a terminal: the rate, every bound, what to do."""
+        yield f"{self.macs:,} products in {self.cycles:,} cycles: {self.rate:,.0f} of {self.peak:,.0f} a cycle\n"
+        yield Table(*self.table())
+        yield from ("", *(f"* {text}" for text in self.advice))
 
     def to_dict(self) -> dict[str, Any]:
         bounds = [{**bound.__dict__, "intensity": bound.intensity} for bound in self.bounds]

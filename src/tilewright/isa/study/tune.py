@@ -54,6 +54,13 @@ class Tuned:
         stalls = self.stalls or {}
         return max(stalls, key=lambda name: stalls[name]) if any(stalls.values()) else ""
 
+    @property
+    def account(self) -> dict[str, int]:
+        """Every cycle of a run, by what the math unit did."""
+        waits = {"columns of B": "waiting for columns of B", "A": "waiting for A", "no mm": "no mm issued"}
+        waits["after"] = "after the last mm"
+        return {"multiplying": self.math_cycles} | {waits.get(name, name): n for name, n in (self.stalls or {}).items()}
+
     def to_dict(self) -> dict[str, Any]:
         plain: dict[str, Any] = {"choice": str(self.choice), "options": self.choice.options, "bound": self.bound}
         plain |= {"limit": self.limit, "cycles": self.cycles}
@@ -105,7 +112,7 @@ class Tuning:
             return f"{best.choice} takes {best.cycles:,} cycles; {limit}. The default cannot run: {default.refused}."
         if best is default:
             return f"The default, {best.choice}, is the fastest: {best.cycles:,} cycles; {limit}."
-        before, after = _account(default), _account(best)
+        before, after = default.account, best.account
         changed = sorted(before, key=lambda name: -abs(before[name] - after[name]))
         changes = (f"{name} {before[name]:,} -> {after[name]:,}" for name in changed if before[name] != after[name])
         faster = f"{best.choice} takes {best.cycles:,} cycles, {self.speedup:.3g} times fewer than the default's"
@@ -132,13 +139,6 @@ class Tuning:
         plain |= {"default": self.default.to_dict(), "speedup": self.speedup, "proved": self.proved}
         plain |= {"best_left": self.best_left, "why": self.why, "how": self.certainty}
         return plain | {"ranking": [tuned.to_dict() for tuned in self.ranking]}
-
-
-def _account(tuned: Tuned) -> dict[str, int]:
-    """Every cycle of a run, by what the math unit did."""
-    waits = {"columns of B": "waiting for columns of B", "A": "waiting for A", "no mm": "no mm issued"}
-    waits["after"] = "after the last mm"
-    return {"multiplying": tuned.math_cycles} | {waits.get(name, name): n for name, n in (tuned.stalls or {}).items()}
 
 
 def autotune(
