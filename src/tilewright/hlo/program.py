@@ -94,9 +94,11 @@ def convolution_attributes(labels: str, window: Mapping[str, str], groups: Mappi
     return found | {key: count for key, count in groups.items() if count != "1"}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Operation:
-    """One instruction.
+    """One instruction. Nobody changes one: those that say the same share their attributes.
+
+    (A frozen dataclass would hold people to it, but takes six times as long to make, and a large dump has millions.)
 
     ==================  ========================================================================================
     ``name``            its name: ``reshape.12`` in HLO (without the ``%``), ``%0`` in StableHLO

@@ -280,11 +280,17 @@ def in_order(operations: Sequence[Node]) -> list[Node]:
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """No cyclic collection inside (or in the function this decorates); afterwards it is as it was before."""
+    """No cyclic collection inside (or in the function this decorates); afterwards it is as it was before.
+
+    What was made inside is moved to the oldest generation: the next collection of young objects need not walk it.
+    """
     running = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         if running:
+            if not gc.get_freeze_count():  # freezing and unfreezing move every object, and look at none
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()

@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 from tilewright.errors import UsageError
@@ -75,7 +76,6 @@ class SourceTables:
     rows: dict[str, dict[int, str]] = field(default_factory=dict)
     frames: str = ""
     _resolved: dict[int, Source | None] = field(default_factory=dict)
-    _shift: int | None = None
 
     def read(self, scanner: Scanner) -> None:
         while True:
@@ -105,30 +105,29 @@ class SourceTables:
         return self._resolved[identity]
 
     def _stack(self, identity: int) -> list[Source]:
-        frames = self.rows.get("StackFrames", {})
         stack: list[Source] = []
         seen: set[int] = set()
-        while identity in frames and identity not in seen:
+        while identity in self._frames and identity not in seen:
             seen.add(identity)
-            fields = metadata_fields(frames[identity])
-            if source := self._location(_integer(fields.get("file_location_id", "0"))):
-                stack.append(source)
-            identity = _integer(fields.get("parent_frame_id", "0")) - self._parent_shift()
+            source, identity = self._frames[identity]
+            stack += [source] if source else []
         return stack
 
-    def _parent_shift(self) -> int:
-        """Some compilers print parent ids one too high, so that the outermost frame names itself: 1, else 0."""
-        if self._shift is None:
-            frames = self.rows.get("StackFrames", {})
-            parents = {i: _integer(metadata_fields(row).get("parent_frame_id", "0")) for i, row in frames.items()}
-            self._shift = int(bool(parents) and 0 not in parents.values() and parents.get(1) == 1)
-        return self._shift
+    @cached_property
+    def _frames(self) -> dict[int, tuple[Source | None, int]]:
+        """Each frame's place, and the frame around it.
+
+        Some compilers print parent ids one too high, so that the outermost frame names itself.
+        """
+        rows = {number: metadata_fields(row) for number, row in self.rows.get("StackFrames", {}).items()}
+        parents = {number: _integer(fields.get("parent_frame_id", "0")) for number, fields in rows.items()}
+        shift = int(bool(parents) and 0 not in parents.values() and parents.get(1) == 1)
+        located = {number: self._location(number) for number in self.rows.get("FileLocations", {})}
+        places = {number: located.get(_integer(fields.get("file_location_id", "0"))) for number, fields in rows.items()}
+        return {number: (places[number], parent - shift) for number, parent in parents.items()}
 
     def _location(self, identity: int) -> Source | None:
-        row = self.rows.get("FileLocations", {}).get(identity)
-        if row is None:
-            return None
-        fields = metadata_fields(row)
+        fields = metadata_fields(self.rows["FileLocations"][identity])
         file = self.rows.get("FileNames", {}).get(_integer(fields.get("file_name_id", "0")))
         function = self.rows.get("FunctionNames", {}).get(_integer(fields.get("function_name_id", "0")), "")
         if file is None:
