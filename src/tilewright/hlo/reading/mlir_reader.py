@@ -8,9 +8,10 @@ rewrites parse the same text with MLIR itself.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 from tilewright.errors import ParseError
 from tilewright.hlo.program import Computation, Operation, Program, Source, convolution_attributes
@@ -24,7 +25,6 @@ _STRING = r'"[^"\\]*(?:\\.[^"\\]*)*"'
 _INNER = rf'(?:[^<>"]|{_STRING})'
 _ANGLED = rf"<(?:{_INNER}|<(?:{_INNER}|<{_INNER}*+>)*+>)*+>"
 _VALUE = r"%[\w$.\-]+"
-_PLAIN_TENSOR = r'tensor<[^<>\n(){}"]*+>'
 
 #: Blanks and comments.
 _BLANK = re.compile(r"(?:\s++|//[^\n]*+)*+")
@@ -38,8 +38,8 @@ _STARTS = re.compile(
 )
 #: A brace that opens a dictionary of attributes rather than a region.
 _ATTRIBUTES = re.compile(r"\{(?:[ \t]*\}|\s*(?!return\b)[\w.$\"]+\s*[=,}])")
-#: ``#loc3 = loc(...)``, to the end of its line.
-_ALIAS = re.compile(r"[#!][\w.$]+\s*=[^\n]*")
+#: ``#loc3 = loc(...)``, to the end of its line, and those behind it.
+_ALIASES = re.compile(r"(?:[#!][\w.$]+\s*=[^\n]*+\s*+)++")
 #: ``tensor<2x3xf32>``, ``!stablehlo.token``, ``i32``.
 _TYPE = re.compile(rf"[!\w][\w.$]*+(?:{_ANGLED})?")
 #: Anything else inside an operation.
@@ -59,15 +59,6 @@ _MODULE = re.compile(r"module(?:\s+@([\w$.\-]+|\"[^\"]*\"))?")
 _SYMBOL = re.compile(r'\b(?:sym_name\s*=\s*"([^"]*)"|callee\s*=\s*@([\w$.\-]+))')
 #: One operand.
 _USE = re.compile(rf"({_VALUE})(?:#(\d{{1,6}}))?")
-#: A whole operation on one line: one result, operands, attributes without values in them, tensors, a named location.
-#: Nine of ten operations are such; reading them at once is three times as fast as token by token.
-_SIMPLE = re.compile(
-    rf"(?P<name>{_VALUE}) = (?:stablehlo|chlo|mhlo)\.(?P<opcode>[a-z_0-9]+) (?:[A-Z]+, )?"
-    rf"(?P<operands>{_VALUE}(?:#\d{{1,6}})?(?:, {_VALUE}(?:#\d{{1,6}})?)*+|dense<[^<>\"\n]*+>)"
-    rf"(?:, [^:\n(){{}}\"%<>]*[^:\n(){{}}\"%<> ])? : (?:(?:\([^()\n{{}}\"]*+\)|{_PLAIN_TENSOR}) -> |{_PLAIN_TENSOR}, )?"
-    rf"(?P<type>{_PLAIN_TENSOR})(?: loc\((?P<location>#\w+)\))?[ \t]*+(?=\n)"
-)
-
 # The few attributes of StableHLO operations that a report reads, from the printed and from the generic form.
 
 #: Operations whose attributes a report reads.
@@ -328,6 +319,11 @@ def _constants_at_readers(operations: list[Operation]) -> tuple[Operation, ...]:
     return tuple(operations)
 
 
+def _uses(parts: Sequence[str]) -> list[str]:
+    """The operands between the texts of an operation's line."""
+    return [f"{name}#{index}" if index else name for name, index in zip(parts[1::3], parts[2::3])]
+
+
 _REGIONS = {"while": ("cond", "body"), "reduce": ("reducer",), "if": ("true", "false")}
 _DIALECTS = ("stablehlo.", "chlo.", "func.", "mhlo.")
 _CONTAINERS = frozenset({"func", "module", "builtin.module"})
@@ -335,6 +331,16 @@ _NAMED = _CONTAINERS | {"call"}
 _DEEPEST = 100
 
 _Scope = dict[str, tuple[str, ...]]
+
+
+class _Kind(NamedTuple):
+    """What an operation's text says but for its names and its place: operands may stand in pairs (``interleaved``)."""
+
+    opcode: str
+    types: tuple[str, ...]
+    attributes: dict[str, str]
+    calls: tuple[str, ...]
+    interleaved: bool
 
 
 @dataclass
@@ -376,6 +382,7 @@ class _Reader(Scanner):
         self.header: dict[str, str] = {}
         self.donated: dict[str, list[tuple[int, str]]] = {}
         self.depth = 0
+        self.kinds: dict[tuple[str, ...], _Kind] = {}
 
     def blank(self) -> None:
         match = _BLANK.match(self.text, self.at)
@@ -406,13 +413,20 @@ class _Reader(Scanner):
         return self.fail(reason, at)
 
     def _operation(self, sink: list[Operation], owner: str) -> None:
-        """One operation (or an alias definition, which is stepped over); appends it to ``sink``."""
-        if alias := _ALIAS.match(self.text, self.at):
-            self.at = alias.end()
-            return
+        """One operation (or definitions of aliases, which are stepped over); appends it to ``sink``.
+
+        Nine of ten say what another one said before, on a line and but for names: they are not read again.
+        """
         line, start = self.line(), self.at
-        if simple := _SIMPLE.match(self.text, start):
-            sink.append(self._simple(simple, line))
+        words = self._line_of_one_result() if self.peek("%") else None
+        if words is not None:
+            name, parts, location = words
+            kind = self.kinds.get(tuple(parts[::3]))
+            if kind is not None and (operation := self._like(kind, name, parts, location, line)):
+                sink.append(operation)
+                return
+        elif aliases := _ALIASES.match(self.text, start):
+            self.at = aliases.end()
             return
         results = _RESULTS.match(self.text, self.at)
         self.at = results.end() if results else self.at
@@ -420,24 +434,42 @@ class _Reader(Scanner):
             self.module = self.module or (module[1] or "").strip('"')
             self.header |= _devices(self.text[module.end() : self.text.find("\n", module.end()) + 1])
         match = self.match(_OPCODE, "an operation")
-        full = match[1] or match[2]
-        opcode = full
+        opcode = match[1] or match[2]
         for dialect in _DIALECTS:
             opcode = opcode.removeprefix(dialect)
         names = tuple(word.strip() for word in results[1].split(",")) if results else ()
         head = _Head(opcode, line, names)
         self._body(head, owner)
-        if opcode not in _CONTAINERS:
-            sink.append(self._finish(head, start))
+        if opcode in _CONTAINERS:
+            return
+        kind = self._kind(head, start)
+        alone = "\n" not in self.text[start : self.at].rstrip()
+        if words and alone and (head.operands, head.location) == (_uses(parts), location):
+            self.kinds[tuple(parts[::3])] = kind
+        sink.append(self._finished(kind, names, head.operands, head.shapes, head.location, line, start))
 
-    def _simple(self, match: re.Match[str], line: int) -> Operation:
-        head = _Head(match["opcode"], line, (match["name"],))
-        for use in _USE.finditer(self.text, *match.span("operands")):
-            self._use(head, use[1], use[2], use.start())
-        head.types = [xla_shape(match["type"])]
-        head.location = match["location"] or ""
-        self.at = match.end()
-        return self._finish(head, match.start())
+    def _line_of_one_result(self) -> tuple[str, list[str], str] | None:
+        """The result's name, what is behind it (text, name, number, text, ...) and the place; None for other lines."""
+        end = self.text.find("\n", self.at)
+        name, _, rest = self.text[self.at : end].rstrip().partition(" = ")
+        body, mark, location = rest.rpartition(" loc(#")
+        if "," in name or ":" in name or end < 0 or (mark and not location[:-1].isalnum()):
+            return None
+        return name, _USE.split(body if mark else rest), f"#{location[:-1]}" if mark else ""
+
+    def _like(self, kind: _Kind, name: str, parts: list[str], location: str, line: int) -> Operation | None:
+        """An operation that says what another one said; None where it names what is not there."""
+        shapes = []
+        for operand, index in zip(parts[1::3], parts[2::3]):
+            shape = self._shape_of(operand, index)
+            if shape is None:
+                return None
+            shapes.append(shape)
+        if name in self.scopes[-1]:
+            return None
+        start = self.at
+        self.at = self.text.find("\n", start)
+        return self._finished(kind, (name,), _uses(parts), shapes, location, line, start)
 
     def _body(self, head: _Head, owner: str) -> None:
         """Everything after the operation's name, up to the next operation or the end of the region."""
@@ -617,15 +649,23 @@ class _Reader(Scanner):
         head.arguments.append((name, xla_shape(match[1]), location))
 
     def _use(self, head: _Head, name: str, index: str | None, at: int) -> str:
+        shape = self._shape_of(name, index)
+        if shape is None:
+            shapes = next((shapes for scope in reversed(self.scopes) if (shapes := scope.get(name))), None)
+            if shapes:
+                raise self.fail(f"{name} has {len(shapes)} results, not one numbered {index}", at)
+            raise self.fail(f"{name} is not defined before its use", at)
+        head.operands.append(f"{name}#{index}" if index else name)
+        head.shapes.append(shape)
+        return shape
+
+    def _shape_of(self, name: str, index: str | None) -> str | None:
+        """The shape of a value; None where there is no such value, or it has no result of this number."""
         for scope in reversed(self.scopes):
             if shapes := scope.get(name):
-                if int(index or 0) >= len(shapes):
-                    raise self.fail(f"{name} has {len(shapes)} results, not one numbered {index}", at)
-                shape = shapes[int(index or 0)]
-                head.operands.append(f"{name}#{index}" if index else name)
-                head.shapes.append(shape)
-                return shape
-        raise self.fail(f"{name} is not defined before its use", at)
+                number = int(index or 0)
+                return shapes[number] if number < len(shapes) else None
+        return None
 
     def _types(self) -> list[str]:
         """``type, type`` or ``(type, type)``; a function type's arguments are given up when its arrow comes."""
@@ -660,30 +700,35 @@ class _Reader(Scanner):
                 raise self.fail("expected ',' or ')' in a list of types")
         return types
 
-    def _finish(self, head: _Head, start: int) -> Operation:
+    def _kind(self, head: _Head, start: int) -> _Kind:
+        """What an operation that was read says."""
+        calls = (*head.calls, *((head.symbol,) if head.opcode == "call" and head.symbol else ()))
+        attributes = self._attributes(head.opcode, start)
+        return _Kind(head.opcode, tuple(head.types), attributes, calls, head.interleaved)
+
+    def _finished(
+        self, kind: _Kind, names: Sequence[str], operands: list[str], shapes: list[str], location: str, line: int,
+        start: int,
+    ) -> Operation:  # fmt: skip
         """The operation's record; its results enter the scope."""
-        names = [name.partition(":")[::2] for name in head.names]
-        count = sum(int(number or 1) for _, number in names)
-        types = tuple(head.types)
+        results = [name.partition(":")[::2] for name in names]
+        count = sum(int(number or 1) for _, number in results)
+        types = kind.types
         if len(types) != count:
             types = (types[-1:] or ("opaque[]",)) * count
         done = 0
-        for name, number in names:
+        for name, number in results:
             if name in self.scopes[-1]:
                 raise self.fail(f"{name} is defined twice", start)
             self.scopes[-1][name] = types[done : done + int(number or 1)]
             done += int(number or 1)
-        if head.interleaved:  # `reduce(%a init: %x), (%b init: %y)` has the operands a, b, x, y
-            head.operands = head.operands[::2] + head.operands[1::2]
-            head.shapes = head.shapes[::2] + head.shapes[1::2]
-        op_name, source = self._resolve(head.location)
-        calls = (*head.calls, *((head.symbol,) if head.opcode == "call" and head.symbol else ()))
+        if kind.interleaved:  # `reduce(%a init: %x), (%b init: %y)` has the operands a, b, x, y
+            operands, shapes = operands[::2] + operands[1::2], shapes[::2] + shapes[1::2]
+        op_name, source = self._resolve(location)
         return Operation(
-            *(names[0][0] if names else "", head.opcode, xla_tuple(types)),
-            *(tuple(head.operands), tuple(head.shapes), self._attributes(head.opcode, start)),
-            *(op_name, source, calls),
-            line=head.line,
-            root=head.opcode == "return",
+            *(results[0][0] if results else "", kind.opcode, xla_tuple(types)),
+            *(tuple(operands), tuple(shapes), kind.attributes),
+            *(op_name, source, kind.calls, line, kind.opcode == "return"),
         )
 
     def _attributes(self, opcode: str, start: int) -> dict[str, str]:
