@@ -82,11 +82,13 @@ class Node:
     ``like``        for a made one: the operation that lends attributes and source position
     ``plain``       it carries no attributes of foreign dialects (shardings and the like)
     ``position``    its place in the original order; a made one takes the place of ``like``
+    ``said``        its name and attributes as a key, once somebody has asked (``rewrites/cleanup.py``)
     ==============  ================================================================================================
     """
 
     __slots__ = (
         "attributes", "block", "blocks", "handle", "like", "name", "operands", "plain", "position", "read", "results",
+        "said",
     )  # fmt: skip
 
     def __init__(self, name: str, operands: Iterable[Value], attributes: dict[str, Any] | None = None) -> None:
@@ -101,6 +103,7 @@ class Node:
         self.read: tuple[Value, ...] = ()
         self.plain = True
         self.position = 0
+        self.said: tuple[Any, ...] | None = None
         for value in self.operands:
             value.users[self] = value.users.get(self, 0) + 1
 

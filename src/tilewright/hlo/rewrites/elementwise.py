@@ -67,9 +67,8 @@ class ReshapeOfElementwise(LocalRewrite):
         if not is_elementwise(op) or not is_static(op.result):
             return None
         target = op.result.sizes
-        reshapes = (made_by(value, "reshape") for value in op.operands)
-        sources = (reshape.operands[0].sizes for reshape in reshapes if reshape is not None)
-        source = next((sizes for sizes in sources if sizes != target), None)
+        reshapes = [reshape for value in op.operands if (reshape := made_by(value, "reshape"))]
+        source = next((sizes for reshape in reshapes if (sizes := reshape.operands[0].sizes) != target), None)
         if source is None:
             return None
         sinking = Sinking.of_sweep(make, ReshapeMove, source, target)
