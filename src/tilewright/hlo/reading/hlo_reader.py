@@ -16,16 +16,11 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from tilewright.errors import ParseError
-from tilewright.hlo.program import Computation, Operation, Program, Source
+from tilewright.hlo.program import CALLS, Computation, Operation, Program, Source
 from tilewright.hlo.reading import hlo_scan as words
 from tilewright.hlo.reading.hlo_scan import Scanner, closed, split_top, unquote
 from tilewright.hlo.reading.sources import SourceTables, metadata_fields
 
-_ORDER = (
-    "calls", "to_apply", "condition", "body", "branch_computations", "true_computation", "false_computation",
-    "called_computations", "select", "scatter", "comparator",
-)  # fmt: skip
-_CALLS = frozenset(_ORDER)
 _LITERAL = frozenset({"constant", "parameter"})
 _FEW = 8
 """Of so many instructions one may not be understood; where there are more, the text is damaged, not new."""
@@ -259,8 +254,8 @@ class _Reader(Scanner):
     def _said(self, attributes: dict[str, str]) -> _Behind:
         if "device_ids" in attributes and "replica_groups" in attributes:  # mesh['a'=4,'b'=2], device_ids=(...) {'b'}
             attributes["replica_groups"] += f", device_ids={attributes.pop('device_ids')}"
-        keys = () if _CALLS.isdisjoint(attributes) else [key for key in _ORDER if key in attributes]
-        calls = tuple(unquote(name) for key in keys for name in words.NAME.findall(attributes[key]))
+        named = [attributes[key] for key in CALLS if key in attributes]
+        calls = tuple(unquote(name) for names in named for name in words.NAME.findall(names))
         self.called.update(calls)
         return _Behind(attributes, *self._place(attributes.get("metadata", "")), calls)
 
