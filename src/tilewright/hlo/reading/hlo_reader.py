@@ -367,20 +367,12 @@ class _Reader(Scanner):
 
     def _checked(self, computations: list[Computation]) -> list[Computation]:
         """Every computation that is called is there; what a fragment lacks, or was not understood, is not called."""
-        for k, computation in enumerate(computations if self.called - self.places.keys() else ()):
-            for op in computation.operations:
-                if all(callee in self.places for callee in op.calls):
-                    continue
-                if not self.fragment and not self.errors:
-                    raise self._missing(computation, op)
-                held = {o.name: tuple(c for c in o.calls if c in self.places) for o in computation.operations}
-                kept = tuple(replace(o, calls=held[o.name]) for o in computation.operations)
-                computations[k] = replace(computation, operations=kept)
-                break
+        lost = self.called - self.places.keys()
+        if not lost:
+            return computations
+        for op in (op for computation in computations for op in computation.operations):
+            if not self.fragment and not self.errors and (missing := [name for name in op.calls if name in lost]):
+                reason = f"{op.name} calls computation {missing[0]}, which the module does not have"
+                raise self.fail(reason, self.first_of(op.line))
+            op.calls = tuple(name for name in op.calls if name not in lost)
         return computations
-
-    def _missing(self, computation: Computation, op: Operation) -> ParseError:
-        callee = next(callee for callee in op.calls if callee not in self.places)
-        at = re.compile(rf"%?{re.escape(op.name)}\s*=").search(self.text, self.places[computation.name])
-        reason = f"{op.name} calls computation {callee}, which the module does not have"
-        return self.fail(reason, at.start() if at else None)

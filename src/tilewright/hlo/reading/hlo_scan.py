@@ -94,6 +94,13 @@ class Scanner:
         self._counted = self.at
         return self._line
 
+    def first_of(self, line: int) -> int:
+        """The place of a line's first word."""
+        start = 0
+        for _ in range(line - 1):
+            start = self.text.find("\n", start) + 1
+        return start + len(self.text[start:]) - len(self.text[start:].lstrip(" \t"))
+
     def blank(self) -> None:
         match = BLANK.match(self.text, self.at)
         if match:
@@ -159,6 +166,13 @@ class Scanner:
                 raise self.fail(f"unexpected '{found}'", at - 1)
         self.at = at
         return text[start:at]
+
+    def location(self) -> str:
+        """Step over MLIR's ``loc(...)`` where it stands here; what is in its brackets."""
+        if not self.take("loc("):
+            return ""
+        self.at -= 1
+        return self.balanced()[1:-1]
 
     def value(self) -> str:
         """Step over an attribute's value: a string, bare words and brackets up to a comma or blank outside them.

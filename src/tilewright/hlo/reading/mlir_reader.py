@@ -11,11 +11,9 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from typing import NamedTuple
 
-from tilewright.errors import ParseError
 from tilewright.hlo.program import Computation, Operation, Program, Source, convolution_attributes
-from tilewright.hlo.reading.hlo_scan import Scanner, configuration
+from tilewright.hlo.reading.hlo_scan import BLANK, Scanner, configuration
 from tilewright.hlo.reading.sources import Locations
 from tilewright.layout.index.types import xla_dtype
 
@@ -26,8 +24,6 @@ _INNER = rf'(?:[^<>"]|{_STRING})'
 _ANGLED = rf"<(?:{_INNER}|<(?:{_INNER}|<{_INNER}*+>)*+>)*+>"
 _VALUE = r"%[\w$.\-]+"
 
-#: Blanks and comments.
-_BLANK = re.compile(r"(?:\s++|//[^\n]*+)*+")
 #: ``%0, %1:2 =`` before an operation.
 _RESULTS = re.compile(rf"({_VALUE}(?::\d{{1,4}})?(?:\s*,\s*{_VALUE}(?::\d{{1,4}})?)*)\s*=\s*")
 #: ``"stablehlo.add"`` in the generic form, ``stablehlo.add`` in the printed one.
@@ -41,16 +37,18 @@ _ATTRIBUTES = re.compile(r"\{(?:[ \t]*\}|\s*(?!return\b)[\w.$\"]+\s*[=,}])")
 #: ``#loc3 = loc(...)``, to the end of its line, and those behind it.
 _ALIASES = re.compile(r"(?:[#!][\w.$]+\s*=[^\n]*+\s*+)++")
 #: ``tensor<2x3xf32>``, ``!stablehlo.token``, ``i32``.
-_TYPE = re.compile(rf"[!\w][\w.$]*+(?:{_ANGLED})?")
+TYPE = re.compile(rf"[!\w][\w.$]*+(?:{_ANGLED})?")
 #: Anything else inside an operation.
 _TOKEN = re.compile(
     rf"(?P<value>{_VALUE})(?:#(?P<index>\d{{1,6}}))?|(?P<arrow>->)|(?P<location>loc(?=\())|(?P<symbol>@[\w$.\-]+)"
     rf'|(?P<word>[\w#!.$]++(?:{_ANGLED})?)|(?P<string>{_STRING})|(?P<mark>[^\s"])'
 )
 #: ``: tensor<f32>`` behind an argument's name.
-_ARGUMENT = re.compile(rf"\s*:\s*({_TYPE.pattern})")
+_ARGUMENT = re.compile(rf"\s*:\s*({TYPE.pattern})")
 #: ``^bb0`` before its arguments.
 _BLOCK = re.compile(r"\^[\w$.\-]+\s*(?=[(:])")
+#: ``({`` before the regions of the generic form.
+_REGION_LIST = re.compile(rf"\({BLANK.pattern}\{{")
 #: ``= %init`` behind a loop argument's name.
 _BINDING = re.compile(rf"\s*=\s*({_VALUE})(?:#(\d{{1,6}}))?")
 #: The module's name.
@@ -61,12 +59,6 @@ _SYMBOL = re.compile(r'\b(?:sym_name\s*=\s*"([^"]*)"|callee\s*=\s*@([\w$.\-]+))'
 _USE = re.compile(rf"({_VALUE})(?:#(\d{{1,6}}))?")
 # The few attributes of StableHLO operations that a report reads, from the printed and from the generic form.
 
-#: Operations whose attributes a report reads.
-WITH_ATTRIBUTES = frozenset(
-    {"transpose", "broadcast", "broadcast_in_dim", "concatenate", "slice", "compare", "constant", "pad", "reduce"}
-    | {"dot", "dot_general", "ragged_dot", "convolution", "gather", "custom_call"}
-    | {"all_gather", "all_reduce", "all_to_all", "reduce_scatter", "collective_broadcast", "collective_permute"}
-)
 _I64S = r"(?:array<i64(?::([^<>]*))?>|\[([^\]]*)\]|dense<([^<>]*)>\s*:\s*tensor<(?:(\d+)x)?i64>|(\d+))"
 """Integers, in any of the ways that releases have written them."""
 _DIMENSIONS = re.compile(rf"(?:\bdims?|\bpermutation|\bbroadcast_dimensions|\bdimensions?)\s*=\s*{_I64S}")
@@ -96,12 +88,12 @@ def attributes_of(opcode: str, text: str) -> dict[str, str]:
     >>> attributes_of("transpose", "%1 = stablehlo.transpose %0, dims = [1, 0] : ...")
     {'dimensions': '{1,0}'}
     """
-    if opcode in _READERS:
-        return _READERS[opcode](text)
+    return _READERS[opcode](text) if opcode in _READERS else {}
+
+
+def _dimensions(text: str) -> dict[str, str]:
     match = _DIMENSIONS.search(text)
-    if match is None:
-        return {}
-    return {"dimensions": "{" + ",".join(_i64s(*match.groups())) + "}"}
+    return {"dimensions": "{" + ",".join(_i64s(*match.groups())) + "}"} if match else {}
 
 
 def _i64s(array: str | None, listed: str | None, dense: str | None, count: str | None, one: str | None) -> list[str]:
@@ -268,6 +260,7 @@ _READERS: dict[str, Callable[[str], dict[str, str]]] = {
     "convolution": _convolution,
     **dict.fromkeys(("all_gather", "all_reduce", "all_to_all", "reduce_scatter"), _exchange),
     **dict.fromkeys(("collective_broadcast", "collective_permute"), _exchange),
+    **dict.fromkeys(("transpose", "broadcast_in_dim", "concatenate", "reduce"), _dimensions),
 }
 
 
@@ -333,16 +326,6 @@ _DEEPEST = 100
 _Scope = dict[str, tuple[str, ...]]
 
 
-class _Kind(NamedTuple):
-    """What an operation's text says but for its names and its place: operands may stand in pairs (``interleaved``)."""
-
-    opcode: str
-    types: tuple[str, ...]
-    attributes: dict[str, str]
-    calls: tuple[str, ...]
-    interleaved: bool
-
-
 @dataclass
 class _Head:
     opcode: str
@@ -382,11 +365,7 @@ class _Reader(Scanner):
         self.header: dict[str, str] = {}
         self.donated: dict[str, list[tuple[int, str]]] = {}
         self.depth = 0
-        self.kinds: dict[tuple[str, ...], _Kind] = {}
-
-    def blank(self) -> None:
-        match = _BLANK.match(self.text, self.at)
-        self.at = match.end() if match else self.at
+        self.known: dict[tuple[str, ...], Operation] = {}
 
     def program(self) -> Program:
         sink: list[Operation] = []
@@ -402,15 +381,10 @@ class _Reader(Scanner):
         for computation in computations:
             for op in computation.operations:
                 if missing := [name for name in op.calls if name not in known]:
-                    raise self._at_line(f"{op.opcode} calls @{missing[0]}, which the module does not have", op.line)
+                    reason = f"{op.opcode} calls @{missing[0]}, which the module does not have"
+                    raise self.fail(reason, self.first_of(op.line))
         attributes = self.header | _donations(self.donated.get(entry, []))
         return Program("stablehlo", self.module or entry, self.text, computations, attributes)
-
-    def _at_line(self, reason: str, line: int) -> ParseError:
-        at = 0
-        for _ in range(line - 1):
-            at = self.text.find("\n", at) + 1
-        return self.fail(reason, at)
 
     def _operation(self, sink: list[Operation], owner: str) -> None:
         """One operation (or definitions of aliases, which are stepped over); appends it to ``sink``.
@@ -421,8 +395,8 @@ class _Reader(Scanner):
         words = self._line_of_one_result() if self.peek("%") else None
         if words is not None:
             name, parts, location = words
-            kind = self.kinds.get(tuple(parts[::3]))
-            if kind is not None and (operation := self._like(kind, name, parts, location, line)):
+            first = self.known.get(tuple(parts[::3]))
+            if first is not None and (operation := self._like(first, name, parts, location, line)):
                 sink.append(operation)
                 return
         elif aliases := _ALIASES.match(self.text, start):
@@ -442,11 +416,10 @@ class _Reader(Scanner):
         self._body(head, owner)
         if opcode in _CONTAINERS:
             return
-        kind = self._kind(head, start)
+        sink.append(self._finish(head, start))
         alone = "\n" not in self.text[start : self.at].rstrip()
         if words and alone and (head.operands, head.location) == (_uses(parts), location):
-            self.kinds[tuple(parts[::3])] = kind
-        sink.append(self._finished(kind, names, head.operands, head.shapes, head.location, line, start))
+            self.known[tuple(parts[::3])] = sink[-1]
 
     def _line_of_one_result(self) -> tuple[str, list[str], str] | None:
         """The result's name, what is behind it (text, name, number, text, ...) and the place; None for other lines."""
@@ -457,19 +430,18 @@ class _Reader(Scanner):
             return None
         return name, _USE.split(body if mark else rest), f"#{location[:-1]}" if mark else ""
 
-    def _like(self, kind: _Kind, name: str, parts: list[str], location: str, line: int) -> Operation | None:
-        """An operation that says what another one said; None where it names what is not there."""
-        shapes = []
-        for operand, index in zip(parts[1::3], parts[2::3]):
-            shape = self._shape_of(operand, index)
-            if shape is None:
-                return None
-            shapes.append(shape)
-        if name in self.scopes[-1]:
+    def _like(self, first: Operation, name: str, parts: list[str], location: str, line: int) -> Operation | None:
+        """An operation that says what the ``first`` one said; None where it names what is not there."""
+        shapes = list(map(self._shape_of, parts[1::3], parts[2::3]))
+        if None in shapes or name in self.scopes[-1]:
             return None
-        start = self.at
-        self.at = self.text.find("\n", start)
-        return self._finished(kind, (name,), _uses(parts), shapes, location, line, start)
+        self.at = self.text.find("\n", self.at)
+        self.scopes[-1][name] = (first.shape,)
+        op_name, source = self._resolve(location)
+        return Operation(
+            *(name, first.opcode, first.shape, tuple(_uses(parts)), tuple(shapes), first.attributes),
+            *(op_name, source, first.calls, line),
+        )
 
     def _body(self, head: _Head, owner: str) -> None:
         """Everything after the operation's name, up to the next operation or the end of the region."""
@@ -478,7 +450,7 @@ class _Reader(Scanner):
             if self.peek("{") and not _ATTRIBUTES.match(self.text, self.at):
                 self._region(head, owner, regions)
                 regions += 1
-            elif self._opens_regions():
+            elif _REGION_LIST.match(self.text, self.at):
                 regions = self._region_list(head, owner, regions)
             else:
                 self._token(head)
@@ -495,13 +467,6 @@ class _Reader(Scanner):
         while at and self.text[at - 1] in " \t\r":
             at -= 1
         return at == 0 or self.text[at - 1] == "\n"
-
-    def _opens_regions(self) -> bool:
-        if not self.peek("("):
-            return False
-        match = _BLANK.match(self.text, self.at + 1)
-        inner = match.end() if match else self.at + 1
-        return self.text.startswith("{", inner)
 
     def _region_list(self, head: _Head, owner: str, regions: int) -> int:
         """``({ ... }, { ... })`` of the generic form."""
@@ -642,11 +607,7 @@ class _Reader(Scanner):
         self.blank()
         if self.peek("{") and (given := _DONATED.search(self.balanced())) and head.opcode == "func":
             self.donated.setdefault(head.symbol, []).append((len(head.arguments), given[1] or ""))
-        location = ""
-        if self.take("loc("):
-            self.at -= 1
-            location = self.balanced()[1:-1]
-        head.arguments.append((name, xla_shape(match[1]), location))
+        head.arguments.append((name, xla_shape(match[1]), self.location()))
 
     def _use(self, head: _Head, name: str, index: str | None, at: int) -> str:
         shape = self._shape_of(name, index)
@@ -675,14 +636,14 @@ class _Reader(Scanner):
         types = [self._type()]
         while self.take(","):
             self.blank()
-            if not _TYPE.match(self.text, self.at):
+            if not TYPE.match(self.text, self.at):
                 break
             types.append(self._type())
         return types
 
     def _type(self) -> str:
         self.blank()
-        text = self.match(_TYPE, "a type such as tensor<8x128xf32>").group()
+        text = self.match(TYPE, "a type such as tensor<8x128xf32>").group()
         return xla_shape(text)
 
     def _type_group(self) -> list[str]:
@@ -693,47 +654,35 @@ class _Reader(Scanner):
             self.blank()
             if self.peek("{"):
                 self.balanced()
-            if self.take("loc("):
-                self.at -= 1
-                self.balanced()
+            self.location()
             if not self.take(",") and not self.peek(")"):
                 raise self.fail("expected ',' or ')' in a list of types")
         return types
 
-    def _kind(self, head: _Head, start: int) -> _Kind:
-        """What an operation that was read says."""
-        calls = (*head.calls, *((head.symbol,) if head.opcode == "call" and head.symbol else ()))
-        attributes = self._attributes(head.opcode, start)
-        return _Kind(head.opcode, tuple(head.types), attributes, calls, head.interleaved)
-
-    def _finished(
-        self, kind: _Kind, names: Sequence[str], operands: list[str], shapes: list[str], location: str, line: int,
-        start: int,
-    ) -> Operation:  # fmt: skip
+    def _finish(self, head: _Head, start: int) -> Operation:
         """The operation's record; its results enter the scope."""
-        results = [name.partition(":")[::2] for name in names]
-        count = sum(int(number or 1) for _, number in results)
-        types = kind.types
+        names = [name.partition(":")[::2] for name in head.names]
+        count = sum(int(number or 1) for _, number in names)
+        types = tuple(head.types)
         if len(types) != count:
             types = (types[-1:] or ("opaque[]",)) * count
         done = 0
-        for name, number in results:
+        for name, number in names:
             if name in self.scopes[-1]:
                 raise self.fail(f"{name} is defined twice", start)
             self.scopes[-1][name] = types[done : done + int(number or 1)]
             done += int(number or 1)
-        if kind.interleaved:  # `reduce(%a init: %x), (%b init: %y)` has the operands a, b, x, y
-            operands, shapes = operands[::2] + operands[1::2], shapes[::2] + shapes[1::2]
-        op_name, source = self._resolve(location)
+        if head.interleaved:  # `reduce(%a init: %x), (%b init: %y)` has the operands a, b, x, y
+            head.operands = head.operands[::2] + head.operands[1::2]
+            head.shapes = head.shapes[::2] + head.shapes[1::2]
+        calls = (*head.calls, *((head.symbol,) if head.opcode == "call" and head.symbol else ()))
         return Operation(
-            *(results[0][0] if results else "", kind.opcode, xla_tuple(types)),
-            *(tuple(operands), tuple(shapes), kind.attributes),
-            *(op_name, source, kind.calls, line, kind.opcode == "return"),
+            *(names[0][0] if names else "", head.opcode, xla_tuple(types), tuple(head.operands), tuple(head.shapes)),
+            *(self._attributes(head.opcode, start), *self._resolve(head.location), calls),
+            *(head.line, head.opcode == "return"),
         )
 
     def _attributes(self, opcode: str, start: int) -> dict[str, str]:
-        if opcode not in WITH_ATTRIBUTES:
-            return {}
         attributes = attributes_of(opcode, self.text[start : self.at])
         if attributes.get("replica_groups", "").startswith("mesh[@"):
             name, _, axes = attributes["replica_groups"][6:].partition("] ")

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tilewright.errors import UsageError
 from tilewright.hlo.program import Source
-from tilewright.hlo.reading.hlo_scan import Scanner, split_top, unquote
+from tilewright.hlo.reading.hlo_scan import STRING, Scanner, split_top, unquote
 
 _TABLE = re.compile(r"(FileNames|FunctionNames|FileLocations|StackFrames)\b")
 _ENTRY = re.compile(r'[ \t]*(\d+)[ \t]+("[^"\\\n]*(?:\\.[^"\\\n]*)*"|\{[^{}\n]*\})[ \t]*(?:\n|$)')
@@ -145,6 +145,7 @@ _POSITION = re.compile(r'("[^"\\]*(?:\\.[^"\\]*)*"):(\d{1,9}):(\d{1,9})(?: to .*
 _NAMED = re.compile(r'("[^"\\]*(?:\\.[^"\\]*)*")(?:\((.*)\))?$', re.S)
 _CALL = re.compile(r"callsite\((.*)\)$", re.S)
 _FUSED = re.compile(r"fused(?:<.*?>)?\[(.*)\]$", re.S)
+_BETWEEN = re.compile(rf"{STRING.pattern}|[()\[\]]| at ", re.S)
 _DEEPEST = 200
 
 _Place = tuple[str, tuple[Source, ...]]
@@ -200,14 +201,9 @@ class Locations:
 
 def _split_at(text: str) -> tuple[str, str]:
     """``CALLEE at CALLER`` split at the `` at `` outside brackets and strings."""
-    depth, quoted, at = 0, False, 0
-    while at < len(text):
-        char = text[at]
-        if char == '"' and text[at - 1 : at] != "\\":
-            quoted = not quoted
-        elif not quoted:
-            depth += (char in "([") - (char in ")]")
-            if depth == 0 and text.startswith(" at ", at):
-                return text[:at], text[at + 4 :]
-        at += 1
+    depth = 0
+    for mark in _BETWEEN.finditer(text):
+        depth += (mark[0] in "([") - (mark[0] in ")]")
+        if depth == 0 and mark[0] == " at ":
+            return text[: mark.start()], text[mark.end() :]
     return text, ""
