@@ -55,7 +55,8 @@ def inlined(
                 elements.add(name)
                 operations.append(Operation(name, "get-tuple-element", shape, (whole,), line=op.line))
         if op.opcode != "call" or len(op.calls) != 1 or depth == DEEPEST or seen[0] > _MOST_OPERATIONS:
-            operations.append(replace(op, name=prefix + op.name, operands=operands))
+            same = not prefix and operands == op.operands
+            operations.append(op if same else replace(op, name=prefix + op.name, operands=operands))
             continue
         body = inlined(program, program.by_name[op.calls[0]], f"{prefix}{op.name}/", depth + 1, seen)
         elements.update(inner.name for inner in body if "#" in inner.name)

@@ -19,6 +19,12 @@ _WINDOW_WORDS = (("stride", "1"), ("pad", "0"), ("lhs_dilate", "1"), ("rhs_dilat
 """The words of a convolution's window, and what they say by default."""
 _ALIAS = re.compile(r"\{([\d,\s]*)\}\s*:\s*\(\s*(\d{1,9})\s*,\s*\{([\d,\s]*)\}")
 
+CALLS = (
+    "calls", "to_apply", "condition", "body", "branch_computations", "true_computation", "false_computation",
+    "called_computations", "select", "scatter", "comparator",
+)  # fmt: skip
+"""Attributes of HLO that name computations, in the order of ``Operation.calls``."""
+
 
 @dataclass(frozen=True, slots=True)
 class Source:
@@ -94,9 +100,11 @@ def convolution_attributes(labels: str, window: Mapping[str, str], groups: Mappi
     return found | {key: count for key, count in groups.items() if count != "1"}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Operation:
-    """One instruction.
+    """One instruction. Nobody changes one: those that say the same share their attributes.
+
+    (A frozen dataclass would hold people to it, but takes six times as long to make, and a large dump has millions.)
 
     ==================  ========================================================================================
     ``name``            its name: ``reshape.12`` in HLO (without the ``%``), ``%0`` in StableHLO
@@ -243,6 +251,28 @@ class Program:
             names |= inner
             open_ += inner
         return frozenset(names - {self.entry.name})
+
+    @cached_property
+    def alike(self) -> Mapping[str, Computation]:
+        """Computation name -> the first computation that says the same: only names, lines and metadata differ.
+
+        The bodies of a model's unrolled layers are alike; what one asks for, all of them do.
+        """
+        found: dict[str, Computation] = {}
+        first: dict[object, Computation] = {}
+        said: dict[int, frozenset[tuple[str, str]]] = {}  # operations share their attributes
+        for computation in self.computations:
+            number = {op.name: k for k, op in enumerate(computation.operations)}
+            key = []
+            for op in computation.operations:
+                if (own := said.get(id(op.attributes))) is None:
+                    own = frozenset((k, v) for k, v in op.attributes.items() if k not in CALLS and k != "metadata")
+                    said[id(op.attributes)] = own
+                operands = tuple([number.get(name, name) for name in op.operands])
+                calls = tuple([found[name].name if name in found else name for name in op.calls]) if op.calls else ()
+                key.append((op.opcode, op.shape, operands, own, calls, op.root))
+            found[computation.name] = first.setdefault(tuple(key), computation)
+        return found
 
     def path(self, computation: str) -> str:
         """The chain of computations from the entry to this one by first callers: ``main > while_body > fused``."""

@@ -19,12 +19,21 @@ plans cut it there (:func:`cut`), and what is left of the run is matched anew:
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache, wraps
 from itertools import accumulate, chain
 from operator import mul
+from typing import TypeVar
 
 Shape = tuple[int, ...]
+Plan = TypeVar("Plan")
+
+
+def _remembered(plan: Callable[..., Plan]) -> Callable[..., Plan]:
+    """The plan of lists of sizes, which a program has few different ones of."""
+    of_tuples = lru_cache(maxsize=4096)(plan)
+    return wraps(plan)(lambda *sizes: of_tuples(*map(tuple, sizes)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +44,7 @@ class Run:
     target: tuple[int, ...]
 
 
+@_remembered
 def runs(source: Sequence[int], target: Sequence[int]) -> tuple[Run, ...] | None:
     """The runs of a reshape ``source`` -> ``target`` in order; None where dims cannot be matched.
 
@@ -67,6 +77,7 @@ class Cut:
     parts: tuple[tuple[int, ...], ...]
 
 
+@_remembered
 def cut(source: Sequence[int], target: Sequence[int]) -> Cut | None:
     """The target of a reshape, its dims split where they hold whole dims of ``source``; None if none can be matched.
 
@@ -118,6 +129,7 @@ class ReducePlan:
     final: Shape
 
 
+@_remembered
 def plan_reduce(source: Sequence[int], target: Sequence[int], dims: Sequence[int]) -> ReducePlan | None:
     """The plan for reducing ``dims`` of ``target``, a reshape of ``source``; None where no run is reduced whole.
 
@@ -165,6 +177,7 @@ class BroadcastPlan:
     dims: tuple[int, ...]
 
 
+@_remembered
 def plan_broadcast(
     operand: Sequence[int], dims: Sequence[int], target: Sequence[int], source: Sequence[int]
 ) -> BroadcastPlan | None:

@@ -82,11 +82,13 @@ class Node:
     ``like``        for a made one: the operation that lends attributes and source position
     ``plain``       it carries no attributes of foreign dialects (shardings and the like)
     ``position``    its place in the original order; a made one takes the place of ``like``
+    ``said``        its name and attributes as a key, once somebody has asked (``rewrites/cleanup.py``)
     ==============  ================================================================================================
     """
 
     __slots__ = (
         "attributes", "block", "blocks", "handle", "like", "name", "operands", "plain", "position", "read", "results",
+        "said",
     )  # fmt: skip
 
     def __init__(self, name: str, operands: Iterable[Value], attributes: dict[str, Any] | None = None) -> None:
@@ -101,6 +103,7 @@ class Node:
         self.read: tuple[Value, ...] = ()
         self.plain = True
         self.position = 0
+        self.said: tuple[Any, ...] | None = None
         for value in self.operands:
             value.users[self] = value.users.get(self, 0) + 1
 
@@ -296,11 +299,17 @@ def in_order(operations: Sequence[Node]) -> list[Node]:
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """No cyclic collection inside (or in the function this decorates); afterwards it is as it was before."""
+    """No cyclic collection inside (or in the function this decorates); afterwards it is as it was before.
+
+    What was made inside is moved to the oldest generation: the next collection of young objects need not walk it.
+    """
     running = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         if running:
+            if not gc.get_freeze_count():  # freezing and unfreezing move every object, and look at none
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()

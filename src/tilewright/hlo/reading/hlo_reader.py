@@ -11,26 +11,30 @@ becomes a parameter of it.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from tilewright.errors import ParseError
-from tilewright.hlo.program import Computation, Operation, Program, Source
+from tilewright.hlo.program import CALLS, Computation, Operation, Program, Source
 from tilewright.hlo.reading import hlo_scan as words
-from tilewright.hlo.reading.hlo_scan import Scanner, split_top, unquote
+from tilewright.hlo.reading.hlo_scan import Scanner, closed, split_top, unquote
 from tilewright.hlo.reading.sources import SourceTables, metadata_fields
 
-_ORDER = (
-    "calls", "to_apply", "condition", "body", "branch_computations", "true_computation", "false_computation",
-    "called_computations", "select", "scatter", "comparator",
-)  # fmt: skip
-_CALLS = frozenset(_ORDER)
 _LITERAL = frozenset({"constant", "parameter"})
-_NO_PLACE: tuple[str, Source | None] = ("", None)
 _FEW = 8
 """Of so many instructions one may not be understood; where there are more, the text is damaged, not new."""
 _NAMED = 3
 """Places that are not understood and that a note names."""
+
+
+class _Behind(NamedTuple):
+    """What stands behind an instruction's operands: its attributes, and what of the program they name."""
+
+    attributes: dict[str, str]
+    op_name: str
+    source: Source | None
+    calls: tuple[str, ...]
 
 
 def read_hlo(text: str, where: str = "", frames: str = "") -> Program:
@@ -56,7 +60,10 @@ class _Reader(Scanner):
         self.shapes: dict[str, str] = {}
         self.elements: dict[str, list[str]] = {}
         self.operations: list[Operation] = []
-        self.known: dict[str, tuple[str, Source | None]] = {}
+        self.origins: dict[str, tuple[str, Source | None]] = {"": ("", None)}
+        self.texts: dict[str, str] = {}
+        self.behind: dict[str, _Behind | None] = {}
+        self.called: set[str] = set()
         self.fragment = False
         self.assumed: list[Operation] = []
         self.errors: list[ParseError] = []
@@ -76,11 +83,11 @@ class _Reader(Scanner):
 
     def program(self) -> Program:
         self.blank()
-        name, attributes = "fragment", dict[str, str]()
+        name, attributes = "fragment", {}
         self.fragment = words.FRAGMENT.match(self.text, self.at) is not None and not self.peek("HloModule")
         if not self.fragment:
             name = unquote(self.match(words.HEADER, "'HloModule NAME'")[1]).rstrip(":")
-            self._attributes(attributes)
+            attributes = self.attributes()
             if self.peek(","):
                 raise self.fail("expected an attribute 'name=value' after the comma")
             self.tables.read(self)
@@ -137,26 +144,14 @@ class _Reader(Scanner):
             line = error.line if start is None else self.text.count("\n", 0, start) + 1
             self.places_passed.append(f"line {line}: {error.what}")
 
-    def _attributes(self, attributes: dict[str, str]) -> None:
-        """``, key=value`` as often as it stands here, into ``attributes``."""
-        while True:
-            self.blank()
-            head = words.ATTRIBUTE.match(self.text, self.at)
-            if head is None:
-                return
-            self.at = head.end()
-            start = self.at
-            attributes[head[1]] = self.value()
-            if head[1] == "literal":  # a shape, a blank and the elements
-                self.blank()
-                if self.at < len(self.text) and self.text[self.at] not in ",}\n":
-                    self.value()
-                    attributes[head[1]] = self.text[start : self.at]
-
     def _header(self) -> tuple[str, bool]:
         """``ENTRY? %name (parameters)? -> shape? {``: a name ("" before a fragment's lines), and whether ENTRY."""
         if self.fragment and words.ASSIGN.match(self.text, self.at):
             return "", True
+        plain = words.HEAD.match(self.text, self.at)
+        if plain and closed(plain[3] or ""):
+            self.at = plain.end()
+            return plain[2], plain[1] is not None
         entry = words.ENTRY.match(self.text, self.at)
         if entry:
             self.at = entry.end()
@@ -184,12 +179,14 @@ class _Reader(Scanner):
         while not self.take("}"):
             if self.at >= len(self.text):
                 raise self.fail(f"computation {name} is never closed", how="end it with '}'")
-            start = self.at
+            start = self._lines()
+            if start is None:
+                continue
             try:
                 self._instruction()
             except ParseError as error:
                 self._unread(self._pass_over(error, start, words.NEXT), start, error)
-        self._attributes({})
+        self.attributes()
         return self._finished(name, entry)
 
     def _unread(self, text: str, start: int, error: ParseError) -> None:
@@ -221,16 +218,50 @@ class _Reader(Scanner):
             operations[-1] = replace(operations[-1], root=True)
         return Computation(name, (*self.assumed, *operations), entry)
 
+    def _lines(self) -> int | None:
+        """Instructions as XLA prints them, each on a line of its own; where one that is not so begins, or None."""
+        text, shapes, line, start = self.text, self.shapes, self.line(), self.at
+        while found := words.LINE.match(text, start):
+            root, name, written, opcode, arguments, rest = found.groups()
+            behind = self.behind[rest] if rest in self.behind else self._behind(rest)
+            shape = self.texts.get(written) or self._whole(written)
+            operands = self._known(opcode, arguments)
+            if behind is None or not shape or operands is None or name in shapes:
+                break
+            self._operation(root, name, shape, opcode, arguments, operands, behind, line)
+            line, start = line + 1, found.end()
+        if start == self.at:
+            return start
+        self.at = self._counted = start
+        self._line = line
+        return None
+
+    def _whole(self, shape: str) -> str:
+        """A shape's text, the same object wherever it stands; "" for one with a bracket too many."""
+        self.texts[shape] = shape if closed(shape) else ""
+        return self.texts[shape]
+
+    def _behind(self, text: str) -> _Behind | None:
+        """What the rest of a line says, read once for all that are alike; None where it is not the whole of it."""
+        scanner = Scanner(text)
+        try:
+            attributes = scanner.attributes()
+        except ParseError:
+            attributes = {}
+        self.behind[text] = self._said(attributes) if scanner.ended() else None
+        return self.behind[text]
+
+    def _said(self, attributes: dict[str, str]) -> _Behind:
+        if "device_ids" in attributes and "replica_groups" in attributes:  # mesh['a'=4,'b'=2], device_ids=(...) {'b'}
+            attributes["replica_groups"] += f", device_ids={attributes.pop('device_ids')}"
+        named = [attributes[key] for key in CALLS if key in attributes]
+        calls = tuple(unquote(name) for names in named for name in words.NAME.findall(names))
+        self.called.update(calls)
+        return _Behind(attributes, *self._place(attributes.get("metadata", "")), calls)
+
     def _instruction(self) -> None:
         """``ROOT? %name = shape opcode(operands), attributes``; joins ``operations``, its shape ``shapes``."""
         line, start = self.line(), self.at
-        simple = words.SIMPLE.match(self.text, start)
-        if simple and simple[2] not in self.shapes and _closed(simple[0]):
-            self.at = simple.end()
-            attributes = dict(words.PAIR.findall(simple[6]))
-            root, name, shape, opcode, arguments, _ = simple.groups()
-            self._operation(root, name, shape, opcode, arguments, simple.start(5), attributes, line)
-            return
         head = self.match(words.ASSIGN, "an instruction: 'NAME = SHAPE OPCODE(OPERANDS)'")
         name = unquote(head[2])
         if name in self.shapes:
@@ -241,58 +272,55 @@ class _Reader(Scanner):
         opcode = self.match(words.OPCODE, "an opcode and '(' after the shape")[1]
         inside = self.at + 1
         arguments = self.balanced()[1:-1]
-        self._operation(head[1], name, shape, opcode, arguments, inside, self._known_attributes(), line)
+        behind, operands = self._said(self._known_attributes()), self._known(opcode, arguments)
+        if operands is None and opcode not in _LITERAL:
+            operands = [self._operand(part, arguments, inside, line) for part in split_top(arguments)]
+        self._operation(head[1], name, shape, opcode, arguments, operands or (), behind, line)
 
     def _known_attributes(self) -> dict[str, str]:
         """The attributes of an instruction; what stands between them and is not understood becomes a note."""
-        attributes: dict[str, str] = {}
-        before = len(self.errors)
-        while True:
-            self._attributes(attributes)
-            left = words.LEFT.match(self.text, self.at)
-            if left is None:
-                return attributes
-            if len(self.errors) == before:
+        found = self.attributes()
+        noted = False
+        while left := words.LEFT.match(self.text, self.at):
+            if not noted:
                 expected = "expected an attribute 'name=value' after the comma"
                 self._note(self.fail(expected if self.peek(",") else "what stands here is not understood"))
-            self.at = left.end()
+            self.at, noted = left.end(), True
+            found |= self.attributes()
+        return found
+
+    def _known(self, opcode: str, arguments: str) -> Sequence[str] | None:
+        """Names of the operands, whether or not types stand before them; None where one is not plainly known."""
+        if opcode in _LITERAL or not arguments:
+            return () if closed(arguments) else None
+        names = arguments[1:].split(", %") if arguments[0] == "%" else arguments.split(", ")
+        if self.shapes.keys() >= set(names):
+            return names
+        names = words.PERCENT.findall(arguments) if words.TYPED_OPERANDS.fullmatch(arguments) else []
+        return names if names and self.shapes.keys() >= set(names) else None
 
     def _operation(
-        self, root: str | None, name: str, shape: str, opcode: str, arguments: str, inside: int,
-        attributes: dict[str, str], line: int,
+        self, root: str | None, name: str, shape: str, opcode: str, arguments: str, operands: Sequence[str],
+        behind: _Behind, line: int,
     ) -> None:  # fmt: skip
-        operands: tuple[str, ...] = ()
-        if "device_ids" in attributes and "replica_groups" in attributes:  # mesh['a'=4,'b'=2], device_ids=(...) {'b'}
-            attributes["replica_groups"] += f", device_ids={attributes.pop('device_ids')}"
+        attributes, op_name, source, calls = behind
         if opcode in _LITERAL:
-            attributes["literal"] = arguments.strip()
-        else:
-            operands = self._operands(arguments, inside, line)
-        place = self._place(attributes["metadata"]) if "metadata" in attributes else _NO_PLACE
-        shapes = tuple(map(self.shapes.__getitem__, operands))
+            attributes = {**attributes, "literal": arguments.strip()}
+        shapes = tuple([self.shapes[operand] for operand in operands])
         self.shapes[name] = shape
-        calls, is_root = _callees(attributes), root is not None
         self.operations.append(
-            Operation(name, opcode, shape, operands, shapes, attributes, *place, calls, line, is_root)
+            Operation(
+                *(name, opcode, shape, tuple(operands), shapes, attributes),
+                *(op_name, source, calls, line, root is not None),
+            )
         )
 
     def _place(self, metadata: str) -> tuple[str, Source | None]:
         """The framework's name and the source line in an instruction's metadata; many instructions share one."""
-        if metadata not in self.known:
+        if metadata not in self.origins:
             fields = metadata_fields(metadata)
-            self.known[metadata] = fields.get("op_name", ""), self.tables.source(fields)
-        return self.known[metadata]
-
-    def _operands(self, arguments: str, inside: int, line: int) -> tuple[str, ...]:
-        """Names of the operands, whether or not types stand before them."""
-        names: list[str] = []
-        if words.PLAIN_OPERANDS.fullmatch(arguments):
-            names = arguments.replace("%", "").split(", ")
-        elif words.TYPED_OPERANDS.fullmatch(arguments):
-            names = words.PERCENT.findall(arguments)
-        if names and self.shapes.keys() >= set(names):
-            return tuple(names)
-        return tuple(self._operand(part, arguments, inside, line) for part in split_top(arguments))
+            self.origins[metadata] = fields.get("op_name", ""), self.tables.source(fields)
+        return self.origins[metadata]
 
     def _operand(self, part: str, arguments: str, inside: int, line: int) -> str:
         match = words.OPERAND.match(part)
@@ -339,33 +367,12 @@ class _Reader(Scanner):
 
     def _checked(self, computations: list[Computation]) -> list[Computation]:
         """Every computation that is called is there; what a fragment lacks, or was not understood, is not called."""
-        for k, computation in enumerate(computations):
-            for op in computation.operations:
-                if all(callee in self.places for callee in op.calls):
-                    continue
-                if not self.fragment and not self.errors:
-                    raise self._missing(computation, op)
-                held = {o.name: tuple(c for c in o.calls if c in self.places) for o in computation.operations}
-                kept = tuple(replace(o, calls=held[o.name]) for o in computation.operations)
-                computations[k] = replace(computation, operations=kept)
-                break
+        lost = self.called - self.places.keys()
+        if not lost:
+            return computations
+        for op in (op for computation in computations for op in computation.operations):
+            if not self.fragment and not self.errors and (missing := [name for name in op.calls if name in lost]):
+                reason = f"{op.name} calls computation {missing[0]}, which the module does not have"
+                raise self.fail(reason, self.first_of(op.line))
+            op.calls = tuple(name for name in op.calls if name not in lost)
         return computations
-
-    def _missing(self, computation: Computation, op: Operation) -> ParseError:
-        callee = next(callee for callee in op.calls if callee not in self.places)
-        at = re.compile(rf"%?{re.escape(op.name)}\s*=").search(self.text, self.places[computation.name])
-        reason = f"{op.name} calls computation {callee}, which the module does not have"
-        return self.fail(reason, at.start() if at else None)
-
-
-def _closed(text: str) -> bool:
-    """Is there a closing bracket of its kind for every opening one? The patterns do not tell kinds apart."""
-    count = text.count
-    return count("{") == count("}") and count("(") == count(")") and count("[") == count("]")
-
-
-def _callees(attributes: Mapping[str, str]) -> tuple[str, ...]:
-    if _CALLS.isdisjoint(attributes):
-        return ()
-    keys = (key for key in _ORDER if key in attributes)
-    return tuple(unquote(name) for key in keys for name in words.CALLEE.findall(attributes[key]))

@@ -9,36 +9,27 @@ from tilewright.errors import ParseError
 
 # The words of HLO text as regular expressions; every one is linear in the text it meets.
 
-_LEVELS = 8
-_NAME = r"%?[\w.\-]+"
 _STRING = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _COMMENT = r"/\*(?:[^*]++|\*(?!/))*+\*/"
-_LEAF = rf'[^"{{}}()\[\],/]++|{_STRING}|{_COMMENT}|/(?!\*)'
-
-
-def _nested(levels: int) -> str:
-    """Brackets with ``levels`` more inside; which kind closes which is for the reader to check."""
-    return rf"[{{(\[](?:{_LEAF}|,{'|' + _nested(levels - 1) if levels else ''})*+[}})\]]"
-
-
-_NESTED = _nested(_LEVELS)
-_INSIDE = rf"(?:{_LEAF}|,|{_NESTED})*+"
-_SHAPE = r"[A-Za-z]\w*+\[[^\[\]{}()\"]*+\](?:\{(?=[\d:}])[^{}]*+\})?"
-_VALUE = rf'(?:[^\s,{{}}()\[\]"]++|{_STRING}| ?{_NESTED})++'
+_SHAPE = r"[A-Za-z]\w*+\[[^\[\]{}()\"\n]*+\](?:\{(?=[\d:}])[^{}\n]*+\})?"
+_IN_LINE = r'[^()"\n]++'
+_ROUND = rf"\({_IN_LINE}\)"
+for _ in range(3):  # a tuple of tuples of arrays whose layouts have tiles
+    _ROUND = rf"\((?:{_IN_LINE}|{_ROUND})*+\)"
+_HEAD = r"(ENTRY\s+)?%?([\w.\-]+)[ \t]*(\([^\n>]*+(?<=-)>[^\n]*)?\{[ \t\r]*\n"
 
 #: Blanks and comments.
-BLANK = re.compile(r"(?:\s++|//[^\n]*+|/\*(?:[^*]++|\*(?!/))*+\*/)*+")
+BLANK = re.compile(rf"(?:\s++|//[^\n]*+|{_COMMENT})*+")
 #: ``HloModule NAME``.
 HEADER = re.compile(rf"HloModule\s+({_STRING}|[^\s,]+)")
 #: ``ENTRY`` before a computation.
 ENTRY = re.compile(r"ENTRY\s+")
-#: A computation's name.
+#: A computation's name; names in an attribute that calls computations.
 NAME = re.compile(rf"%?([\w.\-]+|{_STRING})")
+#: A computation's first line as XLA prints it: ENTRY, name, parameters with the result.
+HEAD = re.compile(_HEAD)
 #: What a text without a header begins with: a computation, or an instruction.
-FRAGMENT = re.compile(
-    r"(?:ENTRY\s+)?%?[\w.\-]+[ \t]*(?:\([^\n]*\)[ \t]*->[^\n]*)?\{[ \t\r]*\n"
-    r"|(?:ROOT\s+)?%?[\w.\-]+\s*=\s*\(*[a-z]\w*\["
-)
+FRAGMENT = re.compile(rf"{_HEAD}|(?:ROOT\s+)?%?[\w.\-]+\s*=\s*\(*[a-z]\w*\[")
 #: ``ROOT %name =``.
 ASSIGN = re.compile(rf"(ROOT\s+)?%?([\w.\-]+|{_STRING})\s*=\s*")
 #: An opcode, before its operands.
@@ -47,45 +38,39 @@ OPCODE = re.compile(r"\s*([a-z][\w\-]*)\s*(?=\()")
 ATTRIBUTE = re.compile(r",\s*([\w.\-]+)\s*=\s*")
 #: One operand: the name at the end, whether or not a type stands before it; ``%x#1#0`` is a tuple's element's element.
 OPERAND = re.compile(rf"(?:(.*)\s)?%?([\w.\-]+|{_STRING})((?:#\d{{1,9}})*)\Z", re.S)
-#: Names in an attribute that calls computations.
-CALLEE = re.compile(rf"%?([\w.\-]+|{_STRING})")
 #: A line after one that is not understood: the next instruction, or the computation's end.
 NEXT = re.compile(rf"\n[ \t]*+(?=(?:ROOT[ \t]+)?%?(?:[\w.\-]+|{_STRING})[ \t]*=[ \t]|\}})")
 #: A computation's first line, after text that is not understood.
-COMPUTATION = re.compile(r"^(?:ENTRY\s+)?%?[\w.\-]+[ \t]*(?:\([^\n]*\)[ \t]*->[^\n]*)?\{[ \t\r]*$", re.M)
+COMPUTATION = re.compile(rf"^{_HEAD}", re.M)
 #: What may stand behind a computation's name, parameters and result on its first line.
 TO_BRACE = re.compile(r"[^\n]*?\{[ \t\r]*(?=\n)")
 #: What is left of an instruction where neither another one, a bracket nor a comment begins, up to its next attribute.
 LEFT = re.compile(rf"[ \t]*+(?=[^\s}}/])(?!{ASSIGN.pattern})[^\n][^\n]*?(?=,[ \t]+[\w.\-]+=|\n|\Z)")
 #: A shape, or a tuple of them.
-WHOLE_SHAPE = re.compile(rf"{_SHAPE}|\({_INSIDE}\)")
+WHOLE_SHAPE = re.compile(rf"{_SHAPE}|{_ROUND}")
 #: ``f32[2,3]{1,0:T(8,128)}``.
 SHAPE = re.compile(_SHAPE)
 #: A quoted string.
 STRING = re.compile(_STRING, re.S)
 #: A piece of a value outside brackets and strings.
 BARE = re.compile(r'[^\s,{}()\[\]"]+')
-#: A text up to the next comma outside brackets, with that comma or the end.
-PART = re.compile(rf"((?:{_LEAF}|{_NESTED})*+)(?:,|\Z)", re.S)
-#: Operands without types.
-_USED = rf"{_NAME}(?:#\d+)*+"
-PLAIN_OPERANDS = re.compile(rf"{_USED}(?:, {_USED})*+")
 #: Operands as XLA prints them with types, each name behind a ``%``; tuples are not among them.
 _TYPED = rf"(?:/\*[^*]*+\*/)?{_SHAPE} %[\w.\-]+"
 TYPED_OPERANDS = re.compile(rf"{_TYPED}(?:, {_TYPED})*+")
 #: A name behind a ``%``.
 PERCENT = re.compile(r"%([\w.\-]+)")
-#: ``, key=value`` as XLA prints it.
-PAIR = re.compile(rf", ([\w.\-]+)=({_VALUE})", re.S)
-#: A whole instruction on one line as XLA prints it, which nine of ten are: ROOT, name, shape, opcode, arguments,
-#: attributes. Reading them at once is twice as fast as token by token.
-SIMPLE = re.compile(
-    rf"(ROOT )?%?([\w.\-]+) = ({_SHAPE}|\({_INSIDE}\)) ([a-z][\w\-]*)"
-    rf"\(({_INSIDE})\)((?:, [\w.\-]+={_VALUE})*+)[ \t\r]*+(?=\n)",
-    re.S,
+#: A whole instruction on one line, as XLA prints nearly all: ROOT, name, shape, opcode, arguments, and the rest.
+LINE = re.compile(
+    rf"[ \t]*+(ROOT )?%?([\w.\-]+) = ({_SHAPE}|{_ROUND}) ([a-z][\w\-]*)"
+    rf"\(((?:{_IN_LINE}|{_ROUND})*+)\)([^\n]*+)\n"
 )
 
-_SKIP = re.compile(r'[^"{}()\[\]/]*+')
+_FLAT = rf'[^{{}}()\[\]"/]++|{_STRING}|{_COMMENT}|/(?!\*)'
+_INNERMOST = rf"\{{(?:{_FLAT})*+\}}|\[(?:{_FLAT})*+\]|\((?:{_FLAT})*+\)"
+#: The next bracket but for those with none inside; or a string or a comment that never ends, in the group.
+_MARK = re.compile(rf'(?:{_FLAT}|{_INNERMOST})*+(?:[{{}}()\[\]]|("|/\*))', re.S)
+#: A bracket or a comma outside strings and comments; of one that never ends, all of it.
+_COMMA = re.compile(rf'{_STRING}|{_COMMENT}|(?:"|/\*).*+|[{{}}()\[\],]', re.S)
 _CLOSE = {"{": "}", "(": ")", "[": "]"}
 _OPENS = tuple(_CLOSE)
 _DEEPEST = 200
@@ -108,6 +93,13 @@ class Scanner:
         self._line += self.text.count("\n", self._counted, self.at)
         self._counted = self.at
         return self._line
+
+    def first_of(self, line: int) -> int:
+        """The place of a line's first word."""
+        start = 0
+        for _ in range(line - 1):
+            start = self.text.find("\n", start) + 1
+        return start + len(self.text[start:]) - len(self.text[start:].lstrip(" \t"))
 
     def blank(self) -> None:
         match = BLANK.match(self.text, self.at)
@@ -155,44 +147,32 @@ class Scanner:
 
     def balanced(self) -> str:
         """Step over a bracketed text with all it holds (strings and comments too); returns it with its brackets."""
-        text, start = self.text, self.at
-        closers: list[str] = []
-        at = start
-        while True:
-            skipped = _SKIP.match(text, at)
-            at = skipped.end() if skipped else at
-            if at >= len(text):
+        text, start, at = self.text, self.at, self.at + 1
+        closers = [_CLOSE[text[start]]]
+        while closers:
+            mark = _MARK.match(text, at)
+            if mark is None:
                 raise self.fail(f"'{text[start]}' is never closed", start)
-            at = self._bracket(text[at], at, closers)
-            if not closers:
-                self.at = at
-                return text[start:at]
+            at = mark.end()
+            found = text[at - 1]
+            if mark[1]:
+                what = "comment" if mark[1] == "/*" else "string"
+                raise self.fail(f"the {what} is never closed", mark.start(1))
+            if found in _CLOSE:
+                closers.append(_CLOSE[found])
+                if len(closers) > _DEEPEST:
+                    raise self.fail(f"brackets nested deeper than {_DEEPEST}", at - 1)
+            elif closers.pop() != found:
+                raise self.fail(f"unexpected '{found}'", at - 1)
+        self.at = at
+        return text[start:at]
 
-    def _bracket(self, char: str, at: int, closers: list[str]) -> int:
-        """One bracket, string or slash inside a bracketed text; returns the position after it."""
-        if char == '"':
-            return self._string_end(at)
-        if char == "/":
-            return self._comment_end(at) if self.text.startswith("/*", at) else at + 1
-        if char in _CLOSE:
-            closers.append(_CLOSE[char])
-            if len(closers) > _DEEPEST:
-                raise self.fail(f"brackets nested deeper than {_DEEPEST}", at)
-        elif closers.pop() != char:
-            raise self.fail(f"unexpected '{char}'", at)
-        return at + 1
-
-    def _string_end(self, at: int) -> int:
-        match = STRING.match(self.text, at)
-        if match is None:
-            raise self.fail("the string is never closed", at)
-        return match.end()
-
-    def _comment_end(self, at: int) -> int:
-        end = self.text.find("*/", at + 2)
-        if end < 0:
-            raise self.fail("the comment is never closed", at)
-        return end + 2
+    def location(self) -> str:
+        """Step over MLIR's ``loc(...)`` where it stands here; what is in its brackets."""
+        if not self.take("loc("):
+            return ""
+        self.at -= 1
+        return self.balanced()[1:-1]
 
     def value(self) -> str:
         """Step over an attribute's value: a string, bare words and brackets up to a comma or blank outside them.
@@ -202,8 +182,10 @@ class Scanner:
         text, start = self.text, self.at
         while self.at < len(text):
             char = text[self.at]
-            if char == '"':
-                self.at = self._string_end(self.at)
+            if string := STRING.match(text, self.at):
+                self.at = string.end()
+            elif char == '"':
+                raise self.fail("the string is never closed")
             elif char in _CLOSE:
                 self.balanced()
             elif char == " " and self.at > start and text[self.at + 1 : self.at + 2] in _OPENS:
@@ -216,6 +198,22 @@ class Scanner:
             raise self.fail("expected a value")
         return text[start : self.at]
 
+    def attributes(self) -> dict[str, str]:
+        """``, key=value`` as often as it stands here."""
+        found: dict[str, str] = {}
+        while True:
+            self.blank()
+            head = ATTRIBUTE.match(self.text, self.at)
+            if head is None:
+                return found
+            start = self.at = head.end()
+            found[head[1]] = self.value()
+            if head[1] == "literal":  # a shape, a blank and the elements
+                self.blank()
+                if self.at < len(self.text) and self.text[self.at] not in ",}\n":
+                    self.value()
+                    found[head[1]] = self.text[start : self.at]
+
 
 def split_top(text: str) -> list[str]:
     """Split at the commas outside brackets and strings; comments vanish, blank parts too.
@@ -223,12 +221,14 @@ def split_top(text: str) -> list[str]:
     >>> split_top("(f32[2], s32[]) %a, /*index=1*/b")
     ['(f32[2], s32[]) %a', 'b']
     """
-    if not any(char in text for char in '{(["/'):
-        return [part for piece in text.split(",") if (part := piece.strip())]
-    parts = PART.findall(text)
-    if sum(map(len, parts)) + len(parts) not in (len(text) + 1, len(text) + 2):  # nested deeper than the pattern
-        parts = _split_slowly(text)
-    clean = (re.sub(r"/\*.*?\*/", "", part, flags=re.S) if "/*" in part else part for part in parts)
+    parts, depth, start = [], 0, 0
+    for mark in _COMMA.finditer(text):
+        found = mark[0]
+        if found == "," and depth == 0:
+            parts.append(text[start : mark.start()])
+            start = mark.end()
+        depth += (found in _CLOSE) - (found in ("}", ")", "]"))
+    clean = (re.sub(r"/\*.*?\*/", "", part, flags=re.S) if "/*" in part else part for part in [*parts, text[start:]])
     return [part for piece in clean if (part := piece.strip())]
 
 
@@ -244,24 +244,6 @@ def array_shapes(shape: str) -> tuple[str, ...]:
     return tuple(array for element in split_top(shape[1:-1]) for array in array_shapes(element))
 
 
-def _split_slowly(text: str) -> list[str]:
-    parts, depth, start, at = [], 0, 0, 0
-    while at < len(text):
-        char = text[at]
-        if char == '"' and (string := STRING.match(text, at)):
-            at = string.end()
-            continue
-        if char == "/" and text.startswith("/*", at) and (end := text.find("*/", at + 2)) >= 0:
-            at = end + 2
-            continue
-        if char == "," and depth == 0:
-            parts.append(text[start:at])
-            start = at + 1
-        depth += (char in "{([") - (char in "})]")
-        at += 1
-    return [*parts, text[start:]]
-
-
 def unquote(text: str) -> str:
     """A quoted string's content with its escapes resolved; other text unchanged.
 
@@ -272,6 +254,12 @@ def unquote(text: str) -> str:
         return text
     body = text[1:-1]
     return re.sub(r"\\(.)", lambda m: {"n": "\n", "t": "\t"}.get(m[1], m[1]), body) if "\\" in body else body
+
+
+def closed(text: str) -> bool:
+    """Is there a closing bracket of its kind for every opening one?"""
+    count = text.count
+    return count("{") == count("}") and count("(") == count(")") and count("[") == count("]")
 
 
 def configuration(written: str) -> str:

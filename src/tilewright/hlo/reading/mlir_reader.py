@@ -8,13 +8,12 @@ rewrites parse the same text with MLIR itself.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
-from tilewright.errors import ParseError
 from tilewright.hlo.program import Computation, Operation, Program, Source, convolution_attributes
-from tilewright.hlo.reading.hlo_scan import Scanner, configuration
+from tilewright.hlo.reading.hlo_scan import BLANK, Scanner, configuration
 from tilewright.hlo.reading.sources import Locations
 from tilewright.layout.index.types import xla_dtype
 
@@ -24,10 +23,7 @@ _STRING = r'"[^"\\]*(?:\\.[^"\\]*)*"'
 _INNER = rf'(?:[^<>"]|{_STRING})'
 _ANGLED = rf"<(?:{_INNER}|<(?:{_INNER}|<{_INNER}*+>)*+>)*+>"
 _VALUE = r"%[\w$.\-]+"
-_PLAIN_TENSOR = r'tensor<[^<>\n(){}"]*+>'
 
-#: Blanks and comments.
-_BLANK = re.compile(r"(?:\s++|//[^\n]*+)*+")
 #: ``%0, %1:2 =`` before an operation.
 _RESULTS = re.compile(rf"({_VALUE}(?::\d{{1,4}})?(?:\s*,\s*{_VALUE}(?::\d{{1,4}})?)*)\s*=\s*")
 #: ``"stablehlo.add"`` in the generic form, ``stablehlo.add`` in the printed one.
@@ -38,19 +34,21 @@ _STARTS = re.compile(
 )
 #: A brace that opens a dictionary of attributes rather than a region.
 _ATTRIBUTES = re.compile(r"\{(?:[ \t]*\}|\s*(?!return\b)[\w.$\"]+\s*[=,}])")
-#: ``#loc3 = loc(...)``, to the end of its line.
-_ALIAS = re.compile(r"[#!][\w.$]+\s*=[^\n]*")
+#: ``#loc3 = loc(...)``, to the end of its line, and those behind it.
+_ALIASES = re.compile(r"(?:[#!][\w.$]+\s*=[^\n]*+\s*+)++")
 #: ``tensor<2x3xf32>``, ``!stablehlo.token``, ``i32``.
-_TYPE = re.compile(rf"[!\w][\w.$]*+(?:{_ANGLED})?")
+TYPE = re.compile(rf"[!\w][\w.$]*+(?:{_ANGLED})?")
 #: Anything else inside an operation.
 _TOKEN = re.compile(
     rf"(?P<value>{_VALUE})(?:#(?P<index>\d{{1,6}}))?|(?P<arrow>->)|(?P<location>loc(?=\())|(?P<symbol>@[\w$.\-]+)"
     rf'|(?P<word>[\w#!.$]++(?:{_ANGLED})?)|(?P<string>{_STRING})|(?P<mark>[^\s"])'
 )
 #: ``: tensor<f32>`` behind an argument's name.
-_ARGUMENT = re.compile(rf"\s*:\s*({_TYPE.pattern})")
+_ARGUMENT = re.compile(rf"\s*:\s*({TYPE.pattern})")
 #: ``^bb0`` before its arguments.
 _BLOCK = re.compile(r"\^[\w$.\-]+\s*(?=[(:])")
+#: ``({`` before the regions of the generic form.
+_REGION_LIST = re.compile(rf"\({BLANK.pattern}\{{")
 #: ``= %init`` behind a loop argument's name.
 _BINDING = re.compile(rf"\s*=\s*({_VALUE})(?:#(\d{{1,6}}))?")
 #: The module's name.
@@ -59,23 +57,8 @@ _MODULE = re.compile(r"module(?:\s+@([\w$.\-]+|\"[^\"]*\"))?")
 _SYMBOL = re.compile(r'\b(?:sym_name\s*=\s*"([^"]*)"|callee\s*=\s*@([\w$.\-]+))')
 #: One operand.
 _USE = re.compile(rf"({_VALUE})(?:#(\d{{1,6}}))?")
-#: A whole operation on one line: one result, operands, attributes without values in them, tensors, a named location.
-#: Nine of ten operations are such; reading them at once is three times as fast as token by token.
-_SIMPLE = re.compile(
-    rf"(?P<name>{_VALUE}) = (?:stablehlo|chlo|mhlo)\.(?P<opcode>[a-z_0-9]+) (?:[A-Z]+, )?"
-    rf"(?P<operands>{_VALUE}(?:#\d{{1,6}})?(?:, {_VALUE}(?:#\d{{1,6}})?)*+|dense<[^<>\"\n]*+>)"
-    rf"(?:, [^:\n(){{}}\"%<>]*[^:\n(){{}}\"%<> ])? : (?:(?:\([^()\n{{}}\"]*+\)|{_PLAIN_TENSOR}) -> |{_PLAIN_TENSOR}, )?"
-    rf"(?P<type>{_PLAIN_TENSOR})(?: loc\((?P<location>#\w+)\))?[ \t]*+(?=\n)"
-)
-
 # The few attributes of StableHLO operations that a report reads, from the printed and from the generic form.
 
-#: Operations whose attributes a report reads.
-WITH_ATTRIBUTES = frozenset(
-    {"transpose", "broadcast", "broadcast_in_dim", "concatenate", "slice", "compare", "constant", "pad", "reduce"}
-    | {"dot", "dot_general", "ragged_dot", "convolution", "gather", "custom_call"}
-    | {"all_gather", "all_reduce", "all_to_all", "reduce_scatter", "collective_broadcast", "collective_permute"}
-)
 _I64S = r"(?:array<i64(?::([^<>]*))?>|\[([^\]]*)\]|dense<([^<>]*)>\s*:\s*tensor<(?:(\d+)x)?i64>|(\d+))"
 """Integers, in any of the ways that releases have written them."""
 _DIMENSIONS = re.compile(rf"(?:\bdims?|\bpermutation|\bbroadcast_dimensions|\bdimensions?)\s*=\s*{_I64S}")
@@ -105,12 +88,12 @@ def attributes_of(opcode: str, text: str) -> dict[str, str]:
     >>> attributes_of("transpose", "%1 = stablehlo.transpose %0, dims = [1, 0] : ...")
     {'dimensions': '{1,0}'}
     """
-    if opcode in _READERS:
-        return _READERS[opcode](text)
+    return _READERS[opcode](text) if opcode in _READERS else {}
+
+
+def _dimensions(text: str) -> dict[str, str]:
     match = _DIMENSIONS.search(text)
-    if match is None:
-        return {}
-    return {"dimensions": "{" + ",".join(_i64s(*match.groups())) + "}"}
+    return {"dimensions": "{" + ",".join(_i64s(*match.groups())) + "}"} if match else {}
 
 
 def _i64s(array: str | None, listed: str | None, dense: str | None, count: str | None, one: str | None) -> list[str]:
@@ -277,6 +260,7 @@ _READERS: dict[str, Callable[[str], dict[str, str]]] = {
     "convolution": _convolution,
     **dict.fromkeys(("all_gather", "all_reduce", "all_to_all", "reduce_scatter"), _exchange),
     **dict.fromkeys(("collective_broadcast", "collective_permute"), _exchange),
+    **dict.fromkeys(("transpose", "broadcast_in_dim", "concatenate", "reduce"), _dimensions),
 }
 
 
@@ -328,6 +312,11 @@ def _constants_at_readers(operations: list[Operation]) -> tuple[Operation, ...]:
     return tuple(operations)
 
 
+def _uses(parts: Sequence[str]) -> list[str]:
+    """The operands between the texts of an operation's line."""
+    return [f"{name}#{index}" if index else name for name, index in zip(parts[1::3], parts[2::3])]
+
+
 _REGIONS = {"while": ("cond", "body"), "reduce": ("reducer",), "if": ("true", "false")}
 _DIALECTS = ("stablehlo.", "chlo.", "func.", "mhlo.")
 _CONTAINERS = frozenset({"func", "module", "builtin.module"})
@@ -376,10 +365,7 @@ class _Reader(Scanner):
         self.header: dict[str, str] = {}
         self.donated: dict[str, list[tuple[int, str]]] = {}
         self.depth = 0
-
-    def blank(self) -> None:
-        match = _BLANK.match(self.text, self.at)
-        self.at = match.end() if match else self.at
+        self.known: dict[tuple[str, ...], Operation] = {}
 
     def program(self) -> Program:
         sink: list[Operation] = []
@@ -395,24 +381,26 @@ class _Reader(Scanner):
         for computation in computations:
             for op in computation.operations:
                 if missing := [name for name in op.calls if name not in known]:
-                    raise self._at_line(f"{op.opcode} calls @{missing[0]}, which the module does not have", op.line)
+                    reason = f"{op.opcode} calls @{missing[0]}, which the module does not have"
+                    raise self.fail(reason, self.first_of(op.line))
         attributes = self.header | _donations(self.donated.get(entry, []))
         return Program("stablehlo", self.module or entry, self.text, computations, attributes)
 
-    def _at_line(self, reason: str, line: int) -> ParseError:
-        at = 0
-        for _ in range(line - 1):
-            at = self.text.find("\n", at) + 1
-        return self.fail(reason, at)
-
     def _operation(self, sink: list[Operation], owner: str) -> None:
-        """One operation (or an alias definition, which is stepped over); appends it to ``sink``."""
-        if alias := _ALIAS.match(self.text, self.at):
-            self.at = alias.end()
-            return
+        """One operation (or definitions of aliases, which are stepped over); appends it to ``sink``.
+
+        Nine of ten say what another one said before, on a line and but for names: they are not read again.
+        """
         line, start = self.line(), self.at
-        if simple := _SIMPLE.match(self.text, start):
-            sink.append(self._simple(simple, line))
+        words = self._line_of_one_result() if self.peek("%") else None
+        if words is not None:
+            name, parts, location = words
+            first = self.known.get(tuple(parts[::3]))
+            if first is not None and (operation := self._like(first, name, parts, location, line)):
+                sink.append(operation)
+                return
+        elif aliases := _ALIASES.match(self.text, start):
+            self.at = aliases.end()
             return
         results = _RESULTS.match(self.text, self.at)
         self.at = results.end() if results else self.at
@@ -420,24 +408,40 @@ class _Reader(Scanner):
             self.module = self.module or (module[1] or "").strip('"')
             self.header |= _devices(self.text[module.end() : self.text.find("\n", module.end()) + 1])
         match = self.match(_OPCODE, "an operation")
-        full = match[1] or match[2]
-        opcode = full
+        opcode = match[1] or match[2]
         for dialect in _DIALECTS:
             opcode = opcode.removeprefix(dialect)
         names = tuple(word.strip() for word in results[1].split(",")) if results else ()
         head = _Head(opcode, line, names)
         self._body(head, owner)
-        if opcode not in _CONTAINERS:
-            sink.append(self._finish(head, start))
+        if opcode in _CONTAINERS:
+            return
+        sink.append(self._finish(head, start))
+        alone = "\n" not in self.text[start : self.at].rstrip()
+        if words and alone and (head.operands, head.location) == (_uses(parts), location):
+            self.known[tuple(parts[::3])] = sink[-1]
 
-    def _simple(self, match: re.Match[str], line: int) -> Operation:
-        head = _Head(match["opcode"], line, (match["name"],))
-        for use in _USE.finditer(self.text, *match.span("operands")):
-            self._use(head, use[1], use[2], use.start())
-        head.types = [xla_shape(match["type"])]
-        head.location = match["location"] or ""
-        self.at = match.end()
-        return self._finish(head, match.start())
+    def _line_of_one_result(self) -> tuple[str, list[str], str] | None:
+        """The result's name, what is behind it (text, name, number, text, ...) and the place; None for other lines."""
+        end = self.text.find("\n", self.at)
+        name, _, rest = self.text[self.at : end].rstrip().partition(" = ")
+        body, mark, location = rest.rpartition(" loc(#")
+        if "," in name or ":" in name or end < 0 or (mark and not location[:-1].isalnum()):
+            return None
+        return name, _USE.split(body if mark else rest), f"#{location[:-1]}" if mark else ""
+
+    def _like(self, first: Operation, name: str, parts: list[str], location: str, line: int) -> Operation | None:
+        """An operation that says what the ``first`` one said; None where it names what is not there."""
+        shapes = list(map(self._shape_of, parts[1::3], parts[2::3]))
+        if None in shapes or name in self.scopes[-1]:
+            return None
+        self.at = self.text.find("\n", self.at)
+        self.scopes[-1][name] = (first.shape,)
+        op_name, source = self._resolve(location)
+        return Operation(
+            *(name, first.opcode, first.shape, tuple(_uses(parts)), tuple(shapes), first.attributes),
+            *(op_name, source, first.calls, line),
+        )
 
     def _body(self, head: _Head, owner: str) -> None:
         """Everything after the operation's name, up to the next operation or the end of the region."""
@@ -446,7 +450,7 @@ class _Reader(Scanner):
             if self.peek("{") and not _ATTRIBUTES.match(self.text, self.at):
                 self._region(head, owner, regions)
                 regions += 1
-            elif self._opens_regions():
+            elif _REGION_LIST.match(self.text, self.at):
                 regions = self._region_list(head, owner, regions)
             else:
                 self._token(head)
@@ -463,13 +467,6 @@ class _Reader(Scanner):
         while at and self.text[at - 1] in " \t\r":
             at -= 1
         return at == 0 or self.text[at - 1] == "\n"
-
-    def _opens_regions(self) -> bool:
-        if not self.peek("("):
-            return False
-        match = _BLANK.match(self.text, self.at + 1)
-        inner = match.end() if match else self.at + 1
-        return self.text.startswith("{", inner)
 
     def _region_list(self, head: _Head, owner: str, regions: int) -> int:
         """``({ ... }, { ... })`` of the generic form."""
@@ -610,22 +607,26 @@ class _Reader(Scanner):
         self.blank()
         if self.peek("{") and (given := _DONATED.search(self.balanced())) and head.opcode == "func":
             self.donated.setdefault(head.symbol, []).append((len(head.arguments), given[1] or ""))
-        location = ""
-        if self.take("loc("):
-            self.at -= 1
-            location = self.balanced()[1:-1]
-        head.arguments.append((name, xla_shape(match[1]), location))
+        head.arguments.append((name, xla_shape(match[1]), self.location()))
 
     def _use(self, head: _Head, name: str, index: str | None, at: int) -> str:
+        shape = self._shape_of(name, index)
+        if shape is None:
+            shapes = next((shapes for scope in reversed(self.scopes) if (shapes := scope.get(name))), None)
+            if shapes:
+                raise self.fail(f"{name} has {len(shapes)} results, not one numbered {index}", at)
+            raise self.fail(f"{name} is not defined before its use", at)
+        head.operands.append(f"{name}#{index}" if index else name)
+        head.shapes.append(shape)
+        return shape
+
+    def _shape_of(self, name: str, index: str | None) -> str | None:
+        """The shape of a value; None where there is no such value, or it has no result of this number."""
         for scope in reversed(self.scopes):
             if shapes := scope.get(name):
-                if int(index or 0) >= len(shapes):
-                    raise self.fail(f"{name} has {len(shapes)} results, not one numbered {index}", at)
-                shape = shapes[int(index or 0)]
-                head.operands.append(f"{name}#{index}" if index else name)
-                head.shapes.append(shape)
-                return shape
-        raise self.fail(f"{name} is not defined before its use", at)
+                number = int(index or 0)
+                return shapes[number] if number < len(shapes) else None
+        return None
 
     def _types(self) -> list[str]:
         """``type, type`` or ``(type, type)``; a function type's arguments are given up when its arrow comes."""
@@ -635,14 +636,14 @@ class _Reader(Scanner):
         types = [self._type()]
         while self.take(","):
             self.blank()
-            if not _TYPE.match(self.text, self.at):
+            if not TYPE.match(self.text, self.at):
                 break
             types.append(self._type())
         return types
 
     def _type(self) -> str:
         self.blank()
-        text = self.match(_TYPE, "a type such as tensor<8x128xf32>").group()
+        text = self.match(TYPE, "a type such as tensor<8x128xf32>").group()
         return xla_shape(text)
 
     def _type_group(self) -> list[str]:
@@ -653,9 +654,7 @@ class _Reader(Scanner):
             self.blank()
             if self.peek("{"):
                 self.balanced()
-            if self.take("loc("):
-                self.at -= 1
-                self.balanced()
+            self.location()
             if not self.take(",") and not self.peek(")"):
                 raise self.fail("expected ',' or ')' in a list of types")
         return types
@@ -676,19 +675,14 @@ class _Reader(Scanner):
         if head.interleaved:  # `reduce(%a init: %x), (%b init: %y)` has the operands a, b, x, y
             head.operands = head.operands[::2] + head.operands[1::2]
             head.shapes = head.shapes[::2] + head.shapes[1::2]
-        op_name, source = self._resolve(head.location)
         calls = (*head.calls, *((head.symbol,) if head.opcode == "call" and head.symbol else ()))
         return Operation(
-            *(names[0][0] if names else "", head.opcode, xla_tuple(types)),
-            *(tuple(head.operands), tuple(head.shapes), self._attributes(head.opcode, start)),
-            *(op_name, source, calls),
-            line=head.line,
-            root=head.opcode == "return",
+            *(names[0][0] if names else "", head.opcode, xla_tuple(types), tuple(head.operands), tuple(head.shapes)),
+            *(self._attributes(head.opcode, start), *self._resolve(head.location), calls),
+            *(head.line, head.opcode == "return"),
         )
 
     def _attributes(self, opcode: str, start: int) -> dict[str, str]:
-        if opcode not in WITH_ATTRIBUTES:
-            return {}
         attributes = attributes_of(opcode, self.text[start : self.at])
         if attributes.get("replica_groups", "").startswith("mesh[@"):
             name, _, axes = attributes["replica_groups"][6:].partition("] ")

@@ -6,14 +6,15 @@ The text is then what JAX would have written for ``in_shardings=``, so that all 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from tilewright.errors import ParseError, UsageError
+from tilewright.errors import UsageError
 from tilewright.hlo.program import Program
-from tilewright.hlo.reading.mlir_reader import read_stablehlo
+from tilewright.hlo.reading.hlo_scan import Scanner
+from tilewright.hlo.reading.mlir_reader import TYPE, read_stablehlo
 from tilewright.layout import Mesh
 from tilewright.layout.meshes.mesh import Sharding
 from tilewright.layout.meshes.text import mesh_of, sharding_of
@@ -21,11 +22,10 @@ from tilewright.layout.meshes.text import mesh_of, sharding_of
 MESH = re.compile(r"^[^\S\n]*sdy\.mesh\s+@([\w.$-]+)\s*=\s*(?:mesh)?(<\[.*?\]>)", re.M)
 _MODULE = re.compile(r"^\s*(?:builtin\.)?module\b[^\n]*\{[^\S\n]*(?:loc\([^\n]*\)[^\S\n]*)?$", re.M)
 _ARGUMENT = re.compile(r"%(\w+)\s*:\s*")
-_WORD = re.compile(r'"(?:[^"\\]|\\.)*"|->|[<>(){}\[\],]|[^"<>(){}\[\],-]+|-')
+_SIZES = re.compile(r"tensor<((?:\d{1,15}x)*)")
 _OWN = re.compile(r"sdy\.sharding = #sdy\.sharding<[^<>]*>(?:, )?")
 _RESULT = re.compile(r'jax\.result_info = "((?:[^"\\]|\\.)*)"')
 _OLD = re.compile(r"\bmhlo\.sharding\s*=")
-_CLOSED = {"(": ")", "<": ">", "{": "}", "[": "]"}
 
 
 @dataclass(frozen=True)
@@ -60,64 +60,37 @@ def places(program: Program) -> list[Place]:
     if program.kind != "stablehlo" or head is None:
         raise UsageError("only StableHLO and JAX functions are sharded so; a dump has been partitioned already")
     named = {op.name.removeprefix("%"): op.op_name for op in program.entry.operations if op.opcode == "parameter"}
-    found, end = list[Place](), _closed(text, head.end() - 1)
-    for start, stop in _items(text, head.end(), end - 1):
-        if argument := _ARGUMENT.match(text, start):
-            found.append(_place(text, argument.end(), stop, named.get(argument[1]) or argument[1], len(found)))
+    reader, found = _Signature(text), list[Place]()
+    reader.at = head.end()
+    while not reader.take(")"):
+        name = reader.match(_ARGUMENT, "an argument '%NAME: TYPE'")[1]
+        found.append(reader.place(named.get(name) or name, len(found)))
     count = len(found)
-    if arrow := re.compile(r"\s*->\s*(\()?").match(text, end):
-        last = _closed(text, arrow.end() - 1) - 1 if arrow[1] else text.find("{", arrow.end())
-        for start, stop in _items(text, arrow.end(), last):
-            info = _RESULT.search(text, start, stop)
-            name = info[1] if info and info[1] else f"result{len(found) - count or ''}"
-            made = _place(text, start, stop, name, len(found) - count)
-            found.append(replace(made, argument=False, bare=-1 if arrow[1] else start))
+    several = reader.take("->") and reader.take("(")
+    while not (reader.take(")") if several else len(found) > count or reader.take("{")):
+        start, number = reader.at, len(found) - count
+        made = reader.place("", number, several)
+        info = _RESULT.search(text, start, reader.at)
+        name = info[1] if info and info[1] else f"result{number or ''}"
+        found.append(replace(made, name=name, argument=False, bare=-1 if several else start))
     return found
 
 
-def _place(text: str, start: int, stop: int, name: str, number: int) -> Place:
-    opens = text.find("<", start, stop)
-    ends = _closed(text, opens) if opens >= 0 else stop
-    sizes = re.match(r"(?:\d{1,15}x)*", text[opens + 1 : ends]) if text.startswith("tensor<", start) else None
-    brace = re.compile(r"\s*\{").match(text, ends, stop)
-    braces = (brace.end() - 1, _closed(text, brace.end() - 1)) if brace else None
-    shape = tuple(int(size) for size in sizes[0].split("x")[:-1]) if sizes else ()
-    return Place(name, number, shape, ends, braces)
+class _Signature(Scanner):
+    """The arguments and results of a function, one after the other."""
 
-
-def _words(text: str, at: int) -> Iterator[tuple[str, int]]:
-    for word in _WORD.finditer(text, at):
-        yield word[0], word.end()
-
-
-def _closed(text: str, at: int) -> int:
-    """Behind the bracket that closes the one at ``at``."""
-    open_ = list[str]()
-    for word, end in _words(text, at):
-        if word in _CLOSED:
-            open_.append(_CLOSED[word])
-        elif open_ and word == open_[-1]:
-            open_.pop()
-            if not open_:
-                return end
-    raise ParseError("a bracket is never closed", text=text, column=at)
-
-
-def _items(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """What stands between commas."""
-    at, skip = start, start
-    for word, stop in _words(text, start):
-        if stop > end:
-            break
-        if stop <= skip:
-            continue
-        if word in _CLOSED:
-            skip = _closed(text, stop - 1)
-        elif word == ",":
-            yield at, stop - 1
-            at = stop + len(text[stop:end]) - len(text[stop:end].lstrip())
-    if text[at:end].strip():
-        yield at, end
+    def place(self, name: str, number: int, attributes: bool = True) -> Place:
+        """Step over a type with its attributes, its location and the comma behind it."""
+        self.blank()
+        sizes = _SIZES.match(self.match(TYPE, "a type such as tensor<8x128xf32>")[0])
+        ends, braces = self.at, None
+        self.blank()
+        if attributes and self.peek("{"):
+            braces = self.at, self.at + len(self.balanced())
+        self.location()
+        self.take(",")
+        shape = tuple(int(size) for size in sizes[1].split("x")[:-1]) if sizes else ()
+        return Place(name, number, shape, ends, braces)
 
 
 def sharded(program: Program, mesh: Mesh | Mapping[str, int] | str, shardings: Mapping[str, Any]) -> Program:

@@ -13,11 +13,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 from tilewright.errors import UsageError
 from tilewright.hlo.program import Source
-from tilewright.hlo.reading.hlo_scan import Scanner, split_top, unquote
+from tilewright.hlo.reading.hlo_scan import STRING, Scanner, split_top, unquote
 
 _TABLE = re.compile(r"(FileNames|FunctionNames|FileLocations|StackFrames)\b")
 _ENTRY = re.compile(r'[ \t]*(\d+)[ \t]+("[^"\\\n]*(?:\\.[^"\\\n]*)*"|\{[^{}\n]*\})[ \t]*(?:\n|$)')
@@ -75,7 +76,6 @@ class SourceTables:
     rows: dict[str, dict[int, str]] = field(default_factory=dict)
     frames: str = ""
     _resolved: dict[int, Source | None] = field(default_factory=dict)
-    _shift: int | None = None
 
     def read(self, scanner: Scanner) -> None:
         while True:
@@ -105,30 +105,29 @@ class SourceTables:
         return self._resolved[identity]
 
     def _stack(self, identity: int) -> list[Source]:
-        frames = self.rows.get("StackFrames", {})
         stack: list[Source] = []
         seen: set[int] = set()
-        while identity in frames and identity not in seen:
+        while identity in self._frames and identity not in seen:
             seen.add(identity)
-            fields = metadata_fields(frames[identity])
-            if source := self._location(_integer(fields.get("file_location_id", "0"))):
-                stack.append(source)
-            identity = _integer(fields.get("parent_frame_id", "0")) - self._parent_shift()
+            source, identity = self._frames[identity]
+            stack += [source] if source else []
         return stack
 
-    def _parent_shift(self) -> int:
-        """Some compilers print parent ids one too high, so that the outermost frame names itself: 1, else 0."""
-        if self._shift is None:
-            frames = self.rows.get("StackFrames", {})
-            parents = {i: _integer(metadata_fields(row).get("parent_frame_id", "0")) for i, row in frames.items()}
-            self._shift = int(bool(parents) and 0 not in parents.values() and parents.get(1) == 1)
-        return self._shift
+    @cached_property
+    def _frames(self) -> dict[int, tuple[Source | None, int]]:
+        """Each frame's place, and the frame around it.
+
+        Some compilers print parent ids one too high, so that the outermost frame names itself.
+        """
+        rows = {number: metadata_fields(row) for number, row in self.rows.get("StackFrames", {}).items()}
+        parents = {number: _integer(fields.get("parent_frame_id", "0")) for number, fields in rows.items()}
+        shift = int(bool(parents) and 0 not in parents.values() and parents.get(1) == 1)
+        located = {number: self._location(number) for number in self.rows.get("FileLocations", {})}
+        places = {number: located.get(_integer(fields.get("file_location_id", "0"))) for number, fields in rows.items()}
+        return {number: (places[number], parent - shift) for number, parent in parents.items()}
 
     def _location(self, identity: int) -> Source | None:
-        row = self.rows.get("FileLocations", {}).get(identity)
-        if row is None:
-            return None
-        fields = metadata_fields(row)
+        fields = metadata_fields(self.rows["FileLocations"][identity])
         file = self.rows.get("FileNames", {}).get(_integer(fields.get("file_name_id", "0")))
         function = self.rows.get("FunctionNames", {}).get(_integer(fields.get("function_name_id", "0")), "")
         if file is None:
@@ -146,6 +145,7 @@ _POSITION = re.compile(r'("[^"\\]*(?:\\.[^"\\]*)*"):(\d{1,9}):(\d{1,9})(?: to .*
 _NAMED = re.compile(r'("[^"\\]*(?:\\.[^"\\]*)*")(?:\((.*)\))?$', re.S)
 _CALL = re.compile(r"callsite\((.*)\)$", re.S)
 _FUSED = re.compile(r"fused(?:<.*?>)?\[(.*)\]$", re.S)
+_BETWEEN = re.compile(rf"{STRING.pattern}|[()\[\]]| at ", re.S)
 _DEEPEST = 200
 
 _Place = tuple[str, tuple[Source, ...]]
@@ -201,14 +201,9 @@ class Locations:
 
 def _split_at(text: str) -> tuple[str, str]:
     """``CALLEE at CALLER`` split at the `` at `` outside brackets and strings."""
-    depth, quoted, at = 0, False, 0
-    while at < len(text):
-        char = text[at]
-        if char == '"' and text[at - 1 : at] != "\\":
-            quoted = not quoted
-        elif not quoted:
-            depth += (char in "([") - (char in ")]")
-            if depth == 0 and text.startswith(" at ", at):
-                return text[:at], text[at + 4 :]
-        at += 1
+    depth = 0
+    for mark in _BETWEEN.finditer(text):
+        depth += (mark[0] in "([") - (mark[0] in ")]")
+        if depth == 0 and mark[0] == " at ":
+            return text[: mark.start()], text[mark.end() :]
     return text, ""

@@ -123,8 +123,10 @@ def _key(op: Node) -> Hashable | None:
 
 def operation_key(op: Node) -> tuple[Hashable, ...]:
     """Equal for operations that surely do the same to equal operands, their results' types included."""
-    own = tuple((k, v.key if k == "literal" else v) for k, v in sorted(op.attributes.items()))
-    return op.name, own, _lent(op), *((v.shape, v.dtype) for v in op.results)
+    if op.said is None:
+        own = tuple((k, v.key if k == "literal" else v) for k, v in sorted(op.attributes.items()))
+        op.said = op.name, own, _lent(op)
+    return op.said, *[(v.shape, v.dtype) for v in op.results]
 
 
 def _lent(op: Node) -> str:

@@ -129,10 +129,15 @@ def fixpoint(block: Block, steps: Sequence[Rewrite]) -> Counter[str]:
 def _nested_fixpoint(bodies: Sequence[Block], steps: Sequence[Rewrite], rounds: int) -> Counter[str]:
     """:func:`fixpoint` on bodies and all blocks in them, until none changes; how often each step did."""
     counts: Counter[str] = Counter()
+    settled: set[Block] = set()  # those at their fixpoint, with nothing changed in another one since
     for _ in range(rounds):
-        changes = sum((fixpoint(block, steps) for body in bodies for block in walk(body)), Counter[str]())
-        counts += changes
-        if not changes:
+        before = len(settled), counts.total()
+        for block in (block for body in bodies for block in walk(body)):
+            if block not in settled:
+                changes = fixpoint(block, steps)
+                counts += changes
+                settled = {block} if changes else settled | {block}
+        if before == (len(settled), counts.total()):
             break
     return counts
 

@@ -92,11 +92,13 @@ class LocalRewrite(Rewrite):
     def apply(self, block: Block) -> int:
         """One sweep in order, new operations taking the place of the one they replace."""
         count = 0
-        sweep: dict[Any, Any] = {}
+        make = Maker(block)
         old, block.operations = block.operations, []
         for op in old:
-            looks = not self.roots or op.name in self.roots
-            values = self.rewrite_all(op, Maker(block, op, sweep)) if looks else None
+            values = None
+            if not self.roots or op.name in self.roots:
+                make.like = op
+                values = self.rewrite_all(op, make)
             if values is None:
                 block.operations.append(op)
                 continue

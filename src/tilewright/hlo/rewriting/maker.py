@@ -63,9 +63,9 @@ class Maker:
     True
     """
 
-    def __init__(self, block: Block, like: Node | None = None, sweep: dict[Any, Any] | None = None) -> None:
+    def __init__(self, block: Block, like: Node | None = None) -> None:
         self.block, self.like = block, like
-        self.sweep = {} if sweep is None else sweep  # what a rewrite has found out in this sweep of the block
+        self.sweep: dict[Any, Any] = {}  # what a rewrite has found out in this sweep of the block
 
     def operation(
         self,

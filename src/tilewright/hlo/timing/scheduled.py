@@ -416,7 +416,7 @@ class Schedule:
         read = {k: tiles.megabytes for k, tiles in operands}
         again = 0.0
         if name == "fusion" and op.calls:
-            body = self.context.program.by_name[op.calls[0]]
+            body = self.context.program.alike[op.calls[0]]
             fused = self._fused(body, 0)
             work = fused.work(windows)
             wanted = self.demand.shares(body)
@@ -498,7 +498,7 @@ class Schedule:
             if op.opcode == "parameter" and mine != AFTER:
                 found.sides[op.parameter_number or 0] = mine
             if name == "fusion" and op.calls:
-                inner = self._fused(self.context.program.by_name[op.calls[0]], depth + 1)
+                inner = self._fused(self.context.program.alike[op.calls[0]], depth + 1)
                 sides = sides or inner.sides
                 for number, part in enumerate(inner.parts):
                     found.parts[number if mine == AFTER else mine].include(part.times(share))
