@@ -106,6 +106,9 @@ class Fusions:
         self.bytes = {op.name: self.size(op.shape) for op in self.operations}
         self.elements = {op.name: self._elements(op.shape) for op in self.operations}
         self.kind = {op.name: plain_opcode(op.opcode) for op in self.operations}
+        masks = context.chip is not None and context.chip.compiler_masks_groups
+        masked = (name for name, kind in self.kind.items() if kind == "ragged-dot" and masks)
+        self.kind |= {name: "convolution" for name in masked if not is_turned(self.by_name[name])}
         units = context.chip.matrix if context.chip is not None else None
         self.wide_units = units is not None and units.rows >= 256
         self.relaid = {
@@ -405,10 +408,9 @@ class Fusions:
 
     def _laid_out(self, op: Operation) -> list[Operation]:
         """A kernel with the copies beside it of what it takes or gives in another order than memory has."""
-        if self.kind[op.name] == "ragged-dot" and len(op.operands) > 1:
+        if plain_opcode(op.opcode) == "ragged-dot" and len(op.operands) > 1:
             odd = any(self._last_dim(shape) % _LANES for shape in op.operand_shapes[:2])
-            turned = op.integers("rhs_contracting_dims") not in ((), (1,))
-            copied = {0, 1} if odd else {1} if turned else set()
+            copied = {0, 1} if odd else {1} if is_turned(op) else set()
             return self._with_copies(op, copied)
         parts = [reader.opcode for reader in self.readers[op.name]]
         cut = op.name in self.relaid and self.wide_units and len(parts) > 1 and {*map(plain_opcode, parts)} == {"slice"}
@@ -451,6 +453,11 @@ class Fusions:
             layout = self.context.layout(shape)
             return layout.shape[-1] if layout is not None and layout.rank else 0
         return 0
+
+
+def is_turned(op: Operation) -> bool:
+    """Whether a product by groups sums over the last dim of its weights: they are copied into another order first."""
+    return op.integers("rhs_contracting_dims") == (2,)
 
 
 def _marked(op: Operation) -> Operation:

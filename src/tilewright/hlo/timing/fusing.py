@@ -37,7 +37,7 @@ from tilewright.hlo.program import Computation, Operation
 from tilewright.hlo.semantics.collectives import as_scatter, as_sum, read_in_part
 from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.semantics.dims import devices_of, gathered_rows, matrix_type, product_sizes
-from tilewright.hlo.semantics.fusions import HEADS, Fusions, captured_names
+from tilewright.hlo.semantics.fusions import HEADS, Fusions, captured_names, is_turned
 from tilewright.hlo.timing.chip import Chip
 from tilewright.hlo.timing.kernels import TARGET, Kernels
 from tilewright.hlo.timing.row import Run, flops_of, run_of, timed, untimed
@@ -350,12 +350,13 @@ class Fusing:
         whole = min(left * (right / _BLOCK_MB - 1), right * (left / _BLOCK_MB - 1))
         return batch * max(0.0, min(cut, whole))
 
-    def _grouped(self, op: Operation, operands: Sequence[Tiles], work: Work) -> float | None:
-        """Add what a grouped product asks of the matrix unit; megabytes that its blocks read again, None if unknown.
+    def _grouped(self, op: Operation, operands: Sequence[Tiles], work: Work) -> tuple[float, int] | None:
+        """Add what a grouped product asks of the matrix unit; megabytes that its blocks read again, and its steps.
 
         Rows pass in blocks of the unit's side, and one more for each group, as groups end inside blocks. Beside them
         stand the largest blocks of weights, or of a result summed over the rows, that leave 8 MiB of what a kernel may
-        hold: so cut 65 of 65 modules that a compiler made.
+        hold: so cut 65 of 65 modules that a compiler made. A fusion that masks rows has an eighth of that for weights,
+        a third for sums, cut so that least is read again (24 modules of libtpu 0.0.52). None if its sizes are unknown.
         """
         result, machine = self.tiles[op.name], self.context.chip
         sizes, vmem = product_sizes(op, operands, result), machine.memory("vmem") if machine else None
@@ -365,29 +366,39 @@ class Fusing:
         side, summed = machine.matrix.rows, len(result.shape) > len(operands[0].shape)
         groups = result.shape[0] if summed else prod(operands[2].shape[-1:])
         left, right = (1e6 * tiles.megabytes / max(1, tiles.elements) for tiles in operands[:2])
-        room = vmem.kernel_bytes - _KEPT_FREE
-        blocks = -(-(depth if summed else rows) // side) + groups - 1
+        masked = machine.compiler_masks_groups and not is_turned(op)
+        room, step = vmem.kernel_bytes - _KEPT_FREE, side
 
         def largest(size: int, fixed: float, each: float) -> int:
             fitting = int((room - fixed - 1) / each) // side * side
             return max(side, min(fitting, -(-size // side) * side))
 
-        high = largest(rows, 2 * side * side * right, 2 * side * left + 16 * side) if summed else side
-        if summed:
+        if masked and summed:
+            most = vmem.kernel_bytes // 12  # sums are float32
+            cuts = [(n, -(-rows // max(side, most // -(-columns // n)))) for n in range(1, -(-columns // side) + 1)]
+            across, down = min(cuts, key=lambda cut: cut[0] * operands[0].megabytes + cut[1] * operands[1].megabytes)
+            wide, high = -(-columns // across), -(-rows // down)
+        elif masked:
+            high, wide = 0, max(side, int(vmem.kernel_bytes / 8 / depth / right) // side * side)
+            step = side // 2 if side * depth * left > vmem.kernel_bytes / 16 else side
+        elif summed:
+            high = largest(rows, 2 * side * side * right, 2 * side * left + 16 * side)
             wide = largest(columns, 2 * side * high * left, 2 * side * right + 16 * high)
         else:
-            wide = largest(columns, 2 * side * depth * left, 2 * depth * right + 16 * side)
-        across, down = -(-columns // wide), -(-rows // high) if summed else 1
-        shape = (down * high, across * wide, blocks * side) if summed else (blocks * side, across * wide, depth)
+            high, wide = 0, largest(columns, 2 * side * depth * left, 2 * depth * right + 16 * side)
+        across, down = -(-columns // wide), -(-rows // high) if high else 1
+        blocks = -(-(depth if summed else rows) // step) + groups - 1
+        shape = (down * high, across * wide, blocks * step) if summed else (blocks * step, across * wide, depth)
         work.matrix_us += self.chip.matrix_us(*shape) / _GROUPED
         work.products[matrix_type(op)] += 2 * rows * columns * depth
-        return operands[0].megabytes * (across - 1) + operands[1].megabytes * (down - 1)
+        again = operands[0].megabytes * (across - 1) + operands[1].megabytes * (down - 1)
+        return again, across * down * blocks if masked else 1
 
     def _asked(self, op: Operation) -> tuple[Asked, float, float, int]:
         """What a kernel asks, megabytes of arguments that come early or earlier, and how many others start for it."""
         kind, result, near_mb = plain_opcode(op.opcode), self.tiles[op.name], self.chip.kernel["near_result_mb"]
         read, members = self._members(op)
-        asked, early, resident, starts = Asked(Work(), Windows()), 0.0, 0.0, 0
+        asked, early, resident, starts, steps = Asked(Work(), Windows()), 0.0, 0.0, 0, 1
         written, turned = result.megabytes, 0.0
         for name in self.joined.get(op.name, ()):
             more, made = self._members(self.by_name[name])
@@ -404,8 +415,8 @@ class Fusing:
             if of == "gather" and (us := self._by_sparsecores(member, operands)):
                 asked.work.sparse_us += us
                 continue
-            if of == "ragged-dot" and (again := self._grouped(member, operands, asked.work)) is not None:
-                asked.again += again
+            if of == "ragged-dot" and (grouped := self._grouped(member, operands, asked.work)):
+                asked.again, steps = asked.again + grouped[0], grouped[1]
                 continue
             if of != "reshape" or name not in self.copied:  # else the product's order is kept, and the copy turns it
                 add_operation(asked.work, self.chip.kernel, member, operands, self.tiles[name], share)
@@ -430,7 +441,7 @@ class Fusing:
                 resident += self.tiles[name].megabytes if name == self.prefetched else 0.0
         asked.near = sum(megabytes for megabytes, near in passing if near)
         asked.far += sum(megabytes for megabytes, near in passing if not near)
-        asked.windows = Windows((max(1, round(max(asked.far, asked.near) / _WINDOW_MB)),))
+        asked.windows = Windows((max(steps, round(max(asked.far, asked.near) / _WINDOW_MB)),))
         if self.chip.kernel["common_mb_per_us"]:
             asked.near, asked.common = 0.0, asked.near
         asked.scalar = not result.shape and asked.far < 0.001
