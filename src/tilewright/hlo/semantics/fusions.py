@@ -107,8 +107,8 @@ class Fusions:
         self.elements = {op.name: self._elements(op.shape) for op in self.operations}
         self.kind = {op.name: plain_opcode(op.opcode) for op in self.operations}
         masks = context.chip is not None and context.chip.compiler_masks_groups
-        masked = (name for name, kind in self.kind.items() if kind == "ragged-dot" and masks)
-        self.kind |= {name: "convolution" for name in masked if not is_turned(self.by_name[name])}
+        grouped = (op for op in self.operations if self.kind[op.name] == "ragged-dot")
+        self.masked = {op.name for op in grouped if masks and not is_turned(op)}
         units = context.chip.matrix if context.chip is not None else None
         self.wide_units = units is not None and units.rows >= 256
         self.relaid = {
@@ -301,7 +301,9 @@ class Fusions:
         taken: set[str] = set()
         for op in reversed(self.operations):
             name = op.name
-            if self.kind[name] not in HEADS or name in self.joined or name in self.captured or not self.readers[name]:
+            if self.kind[name] not in HEADS and name not in self.masked:
+                continue
+            if name in self.joined or name in self.captured or not self.readers[name]:
                 continue
             if name in self.hoisted:
                 continue
@@ -408,16 +410,24 @@ class Fusions:
 
     def _laid_out(self, op: Operation) -> list[Operation]:
         """A kernel with the copies beside it of what it takes or gives in another order than memory has."""
-        if plain_opcode(op.opcode) == "ragged-dot" and len(op.operands) > 1:
-            odd = any(self._last_dim(shape) % _LANES for shape in op.operand_shapes[:2])
-            copied = {0, 1} if odd else {1} if is_turned(op) else set()
-            return self._with_copies(op, copied)
+        head = self.by_name[self.head_of.get(op.name, op.name)]
+        if plain_opcode(head.opcode) == "ragged-dot" and len(op.operands) > 1:
+            odd = [self._last_dim(shape) % _LANES > 0 for shape in (*head.operand_shapes[:2], op.shape)]
+            if head.name not in self.masked:
+                return self._with_copies(op, {0, 1} if any(odd[:2]) else {1} if is_turned(head) else set())
+            summed = head.integers("lhs_contracting_dims") == (0,)  # over the rows, in whose order it may lie as it is
+            copied = {op.operands.index(name) for name in head.operands[summed:2] if name in op.operands}
+            made = self._with_copies(op, copied if any(odd[:2]) else set())
+            return [*made[:-1], *(self._copied_after(made[-1]) if odd[2] else made[-1:])]
         parts = [reader.opcode for reader in self.readers[op.name]]
         cut = op.name in self.relaid and self.wide_units and len(parts) > 1 and {*map(plain_opcode, parts)} == {"slice"}
         if cut or (op.name in self.results and self._turned(self.head_of.get(op.name, op.name))):
-            first = replace(op, name=f"{op.name}.turned")
-            return [first, replace(op, opcode="copy", operands=(first.name,), operand_shapes=(op.shape,), calls=())]
+            return self._copied_after(op)
         return [op]
+
+    def _copied_after(self, op: Operation) -> list[Operation]:
+        first = replace(op, name=f"{op.name}.turned")
+        return [first, replace(op, opcode="copy", operands=(first.name,), operand_shapes=(op.shape,), calls=())]
 
     def _with_copies(self, op: Operation, copied: set[int]) -> list[Operation]:
         copies = {

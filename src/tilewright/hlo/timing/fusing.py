@@ -13,7 +13,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -43,7 +43,7 @@ from tilewright.hlo.timing.kernels import TARGET, Kernels
 from tilewright.hlo.timing.row import Run, flops_of, run_of, timed, untimed
 from tilewright.hlo.timing.step import TimeRow
 from tilewright.hlo.timing.tiles import MEGA, Tiles
-from tilewright.hlo.timing.work import REGISTER, SORTS, Asked, Windows, Work, add_operation
+from tilewright.hlo.timing.work import LANES, REGISTER, SORTS, Asked, Windows, Work, add_operation
 from tilewright.layout.meshes.torus import Slice
 
 _KERNELS = PRODUCTS | {"reduce", "gather", "scatter", "transpose", "reduce-window"}
@@ -60,6 +60,8 @@ _BLOCK, _BLOCK_MB = 1280, 16.0
 """Rows and columns of one block of a product's result, and megabytes of an operand that stays for all blocks."""
 _KEPT_FREE, _GROUPED = 8 << 20, 0.75
 """Bytes that a grouped product's kernel leaves free, and its share of the matrix unit's rate (seen on v5e, v5p, 7x)."""
+_MASKED_WEIGHTS = 4 << 20
+"""Bytes of weights beside which a fusion that masks the rows of a grouped product passes them."""
 _WINDOW_MB = 5.0
 """Megabytes of one window of a kernel's arrays."""
 _MANY_ROWS, _LARGE_TABLE_MB = 2048, 2.0
@@ -99,6 +101,8 @@ class Fusing:
         self.in_part = read_in_part(self.operations)
         self.number = {op.name: k for k, op in enumerate(self.operations)}
         returned = [op.operands for op in fusions.operations if op.opcode == "return"]
+        times = Counter(returned[-1] if returned and computation.entry else ())
+        self.returned_again = {name: count - 1 for name, count in times.items() if count > 1}
         self.results = {part for name in (returned or [()])[-1] for part in (name, name.partition("#")[0])}
         self.leaving = set(self.results)  # and what such results are written over in place, in the same memory
         for op in reversed(self.operations):
@@ -355,8 +359,8 @@ class Fusing:
 
         Rows pass in blocks of the unit's side, and one more for each group, as groups end inside blocks. Beside them
         stand the largest blocks of weights, or of a result summed over the rows, that leave 8 MiB of what a kernel may
-        hold: so cut 65 of 65 modules that a compiler made. A fusion that masks rows has an eighth of that for weights,
-        a third for sums, cut so that least is read again (24 modules of libtpu 0.0.52). None if its sizes are unknown.
+        hold: so cut 65 of 65 modules that a compiler made. A fusion that masks rows has 4 MiB for weights, a
+        third of that for sums, cut so that least is read again (24 modules of v6e). None if its sizes are unknown.
         """
         result, machine = self.tiles[op.name], self.context.chip
         sizes, vmem = product_sizes(op, operands, result), machine.memory("vmem") if machine else None
@@ -379,7 +383,9 @@ class Fusing:
             across, down = min(cuts, key=lambda cut: cut[0] * operands[0].megabytes + cut[1] * operands[1].megabytes)
             wide, high = -(-columns // across), -(-rows // down)
         elif masked:
-            high, wide = 0, max(side, int(vmem.kernel_bytes / 8 / depth / right) // side * side)
+            lanes, most = -(-columns // LANES), _MASKED_WEIGHTS / depth / right
+            fitting = (lanes // n * LANES for n in range(1, lanes + 1) if lanes % n == 0)
+            high, wide = 0, next((each for each in fitting if each <= most), LANES)
             step = side // 2 if side * depth * left > vmem.kernel_bytes / 16 else side
         elif summed:
             high = largest(rows, 2 * side * side * right, 2 * side * left + 16 * side)
@@ -462,7 +468,9 @@ class Fusing:
         if asked.work.unknown:
             return asked.work.unknown[0], 0.0
         run = run_of(self.chip, kind, asked, starts * constants["near_launch_us"], resident)
-        for turned in self.copied.get(op.name, ()):  # before, or after it
+        doubled = Operation(op.name, "copy", op.shape, (op.name,), (op.shape,))
+        doubles = [doubled] * self.returned_again.get(op.name, 0)
+        for turned in (*self.copied.get(op.name, ()), *doubles):  # before, or after it
             tiles, ends = self._arrays([turned.shape])[0], [turned.operands[0].removesuffix(".turned"), turned.name]
             ends[1] = ends[1] if ends[1] in self.tiles else op.name
             near = sum(self._is_near(name) for name in ends if name in self.tiles) * tiles.megabytes
