@@ -58,8 +58,11 @@ _STREAMED_MB = 40.0
 """Arguments above this are not brought in early: the kernel streams them."""
 _BLOCK, _BLOCK_MB = 1280, 16.0
 """Rows and columns of one block of a product's result, and megabytes of an operand that stays for all blocks."""
-_KEPT_FREE, _GROUPED = 8 << 20, 0.75
-"""Bytes that a grouped product's kernel leaves free, and its share of the matrix unit's rate (seen on v5e, v5p, 7x)."""
+_KEPT_FREE, _GROUPED, _SUMMED = 8 << 20, 0.75, 0.38
+"""Bytes that a grouped product's kernel leaves free, and its share of the matrix unit's rate (seen on v5e, v5p, 7x).
+
+The last is the share where a kernel sums over the rows: it turns them, and adds to sums in vector memory (7x).
+"""
 _MASKED_WEIGHTS = 4 << 20
 """Bytes of weights beside which a fusion that masks the rows of a grouped product passes them."""
 _WINDOW_MB = 5.0
@@ -395,7 +398,7 @@ class Fusing:
         across, down = -(-columns // wide), -(-rows // high) if high else 1
         blocks = -(-(depth if summed else rows) // step) + groups - 1
         shape = (down * high, across * wide, blocks * step) if summed else (blocks * step, across * wide, depth)
-        work.matrix_us += self.chip.matrix_us(*shape) / _GROUPED
+        work.matrix_us += self.chip.matrix_us(*shape) / (_SUMMED if summed and not masked else _GROUPED)
         work.products[matrix_type(op)] += 2 * rows * columns * depth
         again = operands[0].megabytes * (across - 1) + operands[1].megabytes * (down - 1)
         return again, across * down * blocks if masked else 1
