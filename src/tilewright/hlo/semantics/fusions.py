@@ -114,6 +114,7 @@ class Fusions:
         self.relaid = {
             op.name for op in self.operations if self._is_relaid(op) and (not written or self._is_of_product(op))
         }
+        self.only_loop = all(trips == 1 for trips in context.runs[computation.name].trips[:-1])
         self.hoisted = self._before_the_loop() if computation.name.endswith(".body") else set[str]()
         self.joined = {op.name for op in self.operations if self._is_softmax_sum(op)}
         self.through = {name for name in self.by_name if self._flows(name)} | self.joined
@@ -419,6 +420,8 @@ class Fusions:
             copied = {op.operands.index(name) for name in head.operands[summed:2] if name in op.operands}
             made = self._with_copies(op, copied if any(odd[:2]) else set())
             return [*made[:-1], *(self._copied_after(made[-1]) if odd[2] else made[-1:])]
+        if update := self._turned_update(op.name):
+            return [*(replace(op, name=f"{op.name}.copy{k}", opcode="copy", shape=update) for k in range(2)), op]
         parts = [reader.opcode for reader in self.readers[op.name]]
         cut = op.name in self.relaid and self.wide_units and len(parts) > 1 and {*map(plain_opcode, parts)} == {"slice"}
         if cut or (op.name in self.results and self._turned(self.head_of.get(op.name, op.name))):
@@ -428,6 +431,26 @@ class Fusions:
     def _copied_after(self, op: Operation) -> list[Operation]:
         first = replace(op, name=f"{op.name}.turned")
         return [first, replace(op, opcode="copy", operands=(first.name,), operand_shapes=(op.shape,), calls=())]
+
+    def _turned_update(self, name: str) -> str:
+        """The shape of what a loop's update adds a product to, if that comes out turned, "" else.
+
+        Units of 256 make a gradient of weights turned: the part that it is added to is turned before, and after it. Not
+        in a loop within a loop, where the left operand is cut out before and lies as the product wants it.
+        """
+        op, head = self.by_name[name], self.head_of.get(name, "")
+        if self.kind[name] != "dynamic-update-slice" or not head or self.kind[head] not in DOTS or not self.wide_units:
+            return ""
+        target, shape = op.operands[0], op.operand_shapes[1]
+        taken = any(self.kind[reader.name] == "dynamic-slice" for reader in self.readers[target]) and self.only_loop
+        product, rows = self.by_name[head], re.findall(r"\d+", shape.partition("[")[2])[0:1]
+        side = self.context.chip.matrix.rows if self.context.chip and self.context.chip.matrix else 0
+        return shape if taken and self._is_flipped(product) and rows and int(rows[0]) % side == 0 else ""
+
+    def _is_flipped(self, product: Operation) -> bool:
+        """Whether a product's left operand is summed over its first dim."""
+        left = self.by_name.get(product.operands[0])
+        return product.integers("lhs_contracting_dims") == (0,) or bool(left and self.kind[left.name] == "transpose")
 
     def _with_copies(self, op: Operation, copied: set[int]) -> list[Operation]:
         copies = {
@@ -452,9 +475,7 @@ class Fusions:
                 return layout.minor_to_major[-1] == 2
             if units.rows < 256:
                 return False
-            left = self.by_name.get(op.operands[0])
-            flipped = op.integers("lhs_contracting_dims") == (0,) or (left and self.kind[left.name] == "transpose")
-            if layout is not None and layout.rank == 2 and flipped:
+            if layout is not None and layout.rank == 2 and self._is_flipped(op):
                 return layout.shape[1] > layout.shape[0] and layout.shape[0] % units.rows == 0
         return False
 
