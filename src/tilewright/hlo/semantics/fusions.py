@@ -317,16 +317,14 @@ class Fusions:
                 continue
             fused = self.kind[end] in _FLOWS and end not in self.relaid if end else False
             fused = fused or (end != "" and self.kind[name] in PRODUCTS and self._ends_product(end, name))
-            if fused and end not in taken:
+            if not fused or end in taken:
+                narrowest = bool(end) or (len(ends) > 1 and not self._ends_computed(name))
+                end = self._along(name, narrowest, taken)
+            if end != name:
+                taken |= {end} | self._between(name, end)
                 self.through.add(name)
-                taken.add(end)
+                self.through.discard(end)
                 self.head_of[end] = name
-                continue
-            written = self._along(name, narrowest=bool(end) or (len(ends) > 1 and not self._ends_computed(name)))
-            if written != name:
-                self.through.add(name)
-                self.through.discard(written)
-                self.head_of[written] = name
 
     def _end_with_sum(self, name: str) -> None:
         """A reduction is the last of its kernel; no more than its type is changed behind it."""
@@ -376,11 +374,23 @@ class Fusions:
             computed = computed or self.kind[at] in ELEMENTWISE - {"convert", "reduce-precision"}
         return computed
 
-    def _along(self, name: str, narrowest: bool) -> str:
-        """What a head writes of the one way from it: the end of it, or the smallest on it towards another head."""
+    def _between(self, name: str, end: str) -> set[str]:
+        """The operations between a head and the end that it writes."""
+        found, open_ = set[str](), [name]
+        while open_:
+            behind = {reader.name for reader in self.readers[open_.pop()]} & self.through - {end} - found
+            found |= behind
+            open_ += behind
+        return found
+
+    def _along(self, name: str, narrowest: bool, taken: Collection[str] = ()) -> str:
+        """What a head writes of the one way from it: the end of it, or the smallest on it towards another head.
+
+        The way ends where it meets that of another head, ``taken``: one kernel has one product.
+        """
         best, at = name, name
         while len(self.readers[at]) == 1 and self._runs_inside(self.readers[at][0]):
-            if not self._keeps(self.readers[at][0], name):
+            if not self._keeps(self.readers[at][0], name) or self.readers[at][0].name in taken:
                 break
             at = self.readers[at][0].name
             same = self.kind[name] in PRODUCTS and self.bytes[at] == self.bytes[best]
