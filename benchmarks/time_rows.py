@@ -60,6 +60,11 @@ class Result:
         return self.name.split(".")[1]
 
     @property
+    def kernel(self) -> bool:
+        """Whether its author wrote it as a Pallas kernel; else a compiler made it."""
+        return self.op.startswith("pallas_")
+
+    @property
     def fitted(self) -> bool:
         """Whether constants were fitted on its family of shapes; the other half is held back, by a hash."""
         family = self.name.split(".", 1)[1].rpartition(".")[0]
@@ -87,24 +92,24 @@ def priced(item: tuple[str, str, str, float, bool]) -> Result | str:
 
 def computed(rows: Path, folders: Sequence[Path]) -> list[Result]:
     """The results of all rows that a folder has a program of; what cannot be priced is printed."""
-    items = []
+    items, before = [], {(each.name, each.side): each for each in stored()}
     with gzip.open(rows, "rt") as lines:
         for line in map(json.loads, lines):
-            if line["op"].startswith("pallas") or not line["ms"]:
-                continue
             for side, suffix in SIDES.items():
                 path = next((f for folder in folders if (f := folder / f"{line['id']}.{suffix}").exists()), None)
                 said = next((f for folder in folders if (f := folder / f"{line['id']}.mem.json").exists()), None)
                 peak = json.loads(said.read_text()).get("peak_memory_in_bytes", 0) / 1e6 if said else 0.0
                 alike = bool(peak and line.get("peak_mb") and abs(peak / line["peak_mb"] - 1) < ALIKE)
-                if path is not None:
+                if said is None and (line["id"], side) in before:
+                    alike = before[line["id"], side].alike
+                if path is not None and line["ms"]:
                     items.append((line["id"], side, str(path), line["ms"], alike))
     with ProcessPoolExecutor() as pool:
         found = list(pool.map(priced, items, chunksize=4))
     for each in found:
         if isinstance(each, str):
             print(f"left out: {each}")
-    results = [each for each in found if isinstance(each, Result)]
+    results = list((before | {(each.name, each.side): each for each in found if isinstance(each, Result)}).values())
     otherwise = {each.name for each in results if each.side == "dump" and not each.alike}
     return [replace(each, alike=each.alike and each.name not in otherwise) for each in results]
 
@@ -137,36 +142,44 @@ def kinds(results: Sequence[Result]) -> Iterator[str]:
     """A line for each kind and chip, then for each chip, then for all."""
     groups: dict[tuple[str, str], list[Result]] = defaultdict(list)
     for each in results:
-        for group in ((each.op, each.chip), ("all", each.chip), ("all", "all")):
+        whole = "all kernels" if each.kernel else "all"
+        for group in ((each.op, each.chip), (whole, each.chip), (whole, "all")):
             groups[group].append(each)
-    order = sorted(groups, key=lambda group: (group[0] == "all", group[0], [*CHIPS, "all"].index(group[1])))
+    order = sorted(groups, key=lambda group: (group[0].startswith("all"), group[0], [*CHIPS, "all"].index(group[1])))
     yield "| kind | chip | fitted | not fitted | mean | median | worst | dumps | mean | median | worst |"
     yield "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|"
     for op, chip in order:
         source, dumps = ([each for each in groups[op, chip] if each.side == side] for side in SIDES)
         fitted = sum(each.fitted for each in source)
         held, held_dumps = ([each for each in some if not each.fitted] for some in (source, dumps))
-        name = f"`{op}`" if op != "all" else "**all**"
+        name = f"**{op}**" if op.startswith("all") else f"`{op}`"
         parts = (name, chip, str(fitted), str(len(held)), figures(held), str(len(held_dumps)), figures(held_dumps))
         yield f"| {' | '.join(parts)} |"
 
 
-def worst(results: Sequence[Result]) -> list[Result]:
+def held(results: Sequence[Result], side: str, kernels: bool = False) -> list[Result]:
+    """The results that were not fitted: of what a compiler made, or of kernels."""
+    return [each for each in results if each.side == side and not each.fitted and each.kernel == kernels]
+
+
+def worst(results: Sequence[Result], kernels: bool = False) -> list[Result]:
     """Of each family that was not fitted the function that is furthest off from source, the worst first."""
     families: dict[str, Result] = {}
-    for each in sorted(results, key=lambda each: -each.off):
-        if each.side == "source" and not each.fitted:
-            families.setdefault(each.name.rpartition(".")[0].rpartition(".")[0], each)
+    for each in sorted(held(results, "source", kernels), key=lambda each: -each.off):
+        families.setdefault(each.name.rpartition(".")[0].rpartition(".")[0], each)
     return list(families.values())[:WORST]
 
 
 def section(results: Sequence[Result]) -> str:
     """The part of docs/time.md between its two marks."""
-    alike = {side: [r for r in results if r.alike and not r.fitted and r.side == side] for side in SIDES}
+    alike = {side: [r for r in held(results, side) if r.alike] for side in SIDES}
     said = {side: figures(some).replace(" | ", " / ") for side, some in alike.items()}
-    lines = [*kinds(results), "", PROSE.format(count=len(alike["source"]), **said), ""]
-    lines += ["| function | modelled ms | over measured | why |", "|---|--:|--:|---|"]
-    lines += [f"| `{r.name}` | {r.modelled:.3g} | {r.ratio:.2f} | {why(r)} |" for r in worst(results)]
+    lines = [*kinds(results), "", PROSE.format(count=len(alike["source"]), **said)]
+    for head, far in (("function", worst(results)), ("kernel", worst(results, kernels=True))):
+        lines += ["", f"| {head} | modelled ms | over measured | why |", "|---|--:|--:|---|"]
+        lines += [
+            f"| `{r.name}` | {r.modelled:.3g} | {r.ratio:.2f} | {why(r)} |" for r in worst(results, bool(kernels))
+        ]
     return "\n".join([BEGIN, *lines, "", *(f"![{chip}](pictures/time-{chip}.svg)" for chip in CHIPS), END])
 
 
@@ -180,7 +193,7 @@ measured, and passes no more bytes than HBM can in the measured time, so it may 
 source they are off by {source} % (mean / median / worst), from their dumps by {dump} %. Of the others some were
 compiled in another way.
 
-The functions furthest off, one of a family of shapes:"""
+The functions and the kernels furthest off, one of a family of shapes:"""
 WHY = {
     r"^v5p\.ragged_dot": "v5p's compiler, as it was timed, multiplied all rows by the weights of every group, which is "
     "as many times the work as there are groups; the one asked today does not",
@@ -198,7 +211,7 @@ WHY = {
 
 def drawing(chip: str, results: Sequence[Result]) -> str:
     """Modelled against measured milliseconds of one chip's functions that were not fitted, from source."""
-    shown = [each for each in results if each.chip == chip and each.side == "source" and not each.fitted]
+    shown = [each for each in held(results, "source") if each.chip == chip]
     low, high, left, top, size = -3.0, 4.0, 60.0, 16.0, 420.0
     title = f"{chip}: modelled against measured milliseconds"
     about = f"{len(shown)} functions that were not fitted, from source, logarithmic; the lines are 30 % off"

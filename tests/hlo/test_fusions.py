@@ -36,6 +36,14 @@ CASES = {
     "epilogue": (main(product("%x", "%a", "%b"), unary("%y", "tanh", "%x"), binary("%r", "add", "%y", "%a")), 0),
     # two products in one sum: one of them is written
     "two products": (main(product("%x", "%a", "%b"), product("%y", "%b", "%a"), binary("%r", "add", "%x", "%y")), 1),
+    # two products in what a third takes: each is made by a kernel of its own
+    "products into a third": (
+        main(
+            *(product("%x", "%a", "%b"), product("%y", "%b", "%a"), unary("%g", "logistic", "%x")),
+            *(binary("%h", "multiply", "%g", "%y"), product("%r", "%h", "%b")),
+        ),
+        2,
+    ),
     # what two kernels want of one array is computed twice
     "computed again": (
         main(unary("%x", "tanh", "%a"), product("%r", "%x", "%b"), product("%s", "%b", "%x"), results=("%r", "%s")),

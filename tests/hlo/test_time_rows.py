@@ -38,7 +38,7 @@ def test_the_page_has_the_tables_of_the_results(results):
 def test_the_pictures_are_those_of_the_results(results, chip):
     drawn = time_rows.drawing(chip, results)
     assert (ROOT / f"docs/pictures/time-{chip}.svg").read_text(encoding="utf-8") == drawn
-    shown = [each for each in results if each.chip == chip and each.side == "source" and not each.fitted]
+    shown = [each for each in time_rows.held(results, "source") if each.chip == chip]
     assert drawn.count("<circle") == len(shown) > 10
 
 
@@ -52,7 +52,7 @@ def test_the_results_are_what_the_model_says(results, path):
 
 @pytest.mark.parametrize(("side", "alike"), BARS)
 def test_rows_that_were_not_fitted_stay_below_their_bars(results, side, alike):
-    held = [each for each in results if each.side == side and not each.fitted and (each.alike or not alike)]
+    held = [each for each in time_rows.held(results, side) if each.alike or not alike]
     mean, median, _ = map(float, time_rows.figures(held).split(" | "))
     assert len(held) > 150
     most = BARS[side, alike]
@@ -61,5 +61,7 @@ def test_rows_that_were_not_fitted_stay_below_their_bars(results, side, alike):
 
 
 def test_every_function_far_off_has_a_reason(results):
-    assert len(time_rows.worst(results)) == time_rows.WORST
-    assert all(time_rows.why(each) for each in time_rows.worst(results))
+    for kernels in (False, True):
+        worst = time_rows.worst(results, kernels)
+        assert len(worst) == time_rows.WORST
+        assert all(time_rows.why(each) for each in worst)

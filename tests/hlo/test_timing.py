@@ -986,6 +986,30 @@ def test_groups_end_inside_blocks_of_rows(chip):
     assert sum(row.bytes + row.resident for row in steps[0].rows) >= 2 * (16384 * 1024 + 1024 * 2048) + 4 * 16384 * 2048
 
 
+def summed_groups(result, chip):
+    """A product by groups that sums over its rows, and its result made narrow; ``result``: what is returned."""
+    narrow, dims = "tensor<16x1024x2048xbf16>", "lhs_contracting_dimensions = [0], rhs_contracting_dimensions = [0]"
+    kinds, types = ", ".join([narrow] * result.count("%1")), "tensor<16384x1024xbf16>, tensor<16384x2048xbf16>"
+    text = f"""func.func @main(%a: tensor<16384x1024xbf16>, %b: tensor<16384x2048xbf16>, %n: tensor<16xi32>) -> ({kinds}) {{
+      %0 = "chlo.ragged_dot"(%a, %b, %n) <{{ragged_dot_dimension_numbers = #chlo.ragged_dot<{dims}, lhs_ragged_dimensions = [0]>}}> : ({types}, tensor<16xi32>) -> tensor<16x1024x2048xf32>
+      %1 = stablehlo.convert %0 : (tensor<16x1024x2048xf32>) -> {narrow}
+      return {result} : {kinds}
+    }}"""  # noqa: E501
+    return estimate(load(text), chip)
+
+
+@pytest.mark.parametrize(("chip", "kernels"), [("tpu-v5e", 1), ("tpu-v5p", 2), ("tpu-v6e", 1), ("tpu-7x", 2)])
+def test_grouped_products_are_fused_or_kernels_as_the_chip_s_compiler_makes_them(chip, kernels):
+    once, twice = summed_groups("%1", chip), summed_groups("%1, %1", chip)
+    assert len([row for row in once.rows if row.name.startswith("%")]) == kernels
+    assert once.flops == 2 * 16384 * 1024 * 2048
+    result = 2 * 16 * 1024 * 2048
+    wide = 2 * 2 * result if kernels == 2 else 0  # written and read as float32
+    passed = sum(row.bytes + row.resident for row in once.rows)
+    assert 0 <= passed - 2 * 16384 * 3072 - result - wide < result
+    assert twice.bytes == once.bytes + 2 * result  # what is returned twice is copied
+
+
 def test_masked_blocks_of_a_grouped_product_are_skipped():
     config = '"iteration_bounds":["3","128","512","1","1"]},"mask_dim_to_iteration_index":["1","2"]'
     windows = Windows.of(Operation("f", "fusion", "", attributes={"backend_config": config}))

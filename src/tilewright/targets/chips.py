@@ -249,6 +249,8 @@ class Target:
                                ``tpu_default_order`` (tiles, dims in order), ``tile`` (every array in the tiles of
                                ``tiles``), ``row_major`` (every row a page), ``lanes`` or ``linear``
     ``compiler_normalizes``    the chip's compiler already performs the reshape rewrites by itself
+    ``compiler_masks_groups``  it makes a product by groups (``ragged_dot``) as one fusion that masks rows and skips
+                               blocks without any, not as a kernel of its own that writes float32
     ``devices_per_chip``       2 where each core is a device of its own; memories, matrix units and links are a
                                device's, :attr:`whole` has a chip's
     ``caveat``                 what to know before any figure of this chip is believed: nobody has measured it
@@ -267,6 +269,7 @@ class Target:
     family: str
     layout_rule: str
     compiler_normalizes: bool = False
+    compiler_masks_groups: bool = False
     devices_per_chip: int = 1
     caveat: str = ""
     short_run_bytes: int = 0

@@ -103,11 +103,15 @@ class Fusions:
         self.bytes = {op.name: self.size(op.shape) for op in self.operations}
         self.elements = {op.name: self._elements(op.shape) for op in self.operations}
         self.kind = {op.name: plain_opcode(op.opcode) for op in self.operations}
+        masks = context.chip is not None and context.chip.compiler_masks_groups
+        grouped = (op for op in self.operations if self.kind[op.name] == "ragged-dot")
+        self.masked = {op.name for op in grouped if masks and not is_turned(op)}
         units = context.chip.matrix if context.chip is not None else None
         self.wide_units = units is not None and units.rows >= 256
         self.relaid = {
             op.name for op in self.operations if self._is_relaid(op) and (not written or self._is_of_product(op))
         }
+        self.only_loop = all(trips == 1 for trips in context.runs[computation.name].trips[:-1])
         self.hoisted = self._before_the_loop() if computation.name.endswith(".body") else set[str]()
         self.joined = {op.name for op in self.operations if self._is_softmax_sum(op)}
         self.through = {name for name in self.by_name if self._flows(name)} | self.joined
@@ -295,7 +299,9 @@ class Fusions:
         taken: set[str] = set()
         for op in reversed(self.operations):
             name = op.name
-            if self.kind[name] not in HEADS or name in self.joined or name in self.captured or not self.readers[name]:
+            if self.kind[name] not in HEADS and name not in self.masked:
+                continue
+            if name in self.joined or name in self.captured or not self.readers[name]:
                 continue
             if name in self.hoisted:
                 continue
@@ -308,16 +314,14 @@ class Fusions:
                 continue
             fused = self.kind[end] in _FLOWS and end not in self.relaid if end else False
             fused = fused or (end != "" and self.kind[name] in PRODUCTS and self._ends_product(end, name))
-            if fused and end not in taken:
+            if not fused or end in taken:
+                narrowest = bool(end) or (len(ends) > 1 and not self._ends_computed(name))
+                end = self._along(name, narrowest, taken)
+            if end != name:
+                taken |= {end} | self._between(name, end)
                 self.through.add(name)
-                taken.add(end)
+                self.through.discard(end)
                 self.head_of[end] = name
-                continue
-            written = self._along(name, narrowest=bool(end) or (len(ends) > 1 and not self._ends_computed(name)))
-            if written != name:
-                self.through.add(name)
-                self.through.discard(written)
-                self.head_of[written] = name
 
     def _end_with_sum(self, name: str) -> None:
         """A reduction is the last of its kernel; no more than its type is changed behind it."""
@@ -367,11 +371,23 @@ class Fusions:
             computed = computed or self.kind[at] in ELEMENTWISE - {"convert", "reduce-precision"}
         return computed
 
-    def _along(self, name: str, narrowest: bool) -> str:
-        """What a head writes of the one way from it: the end of it, or the smallest on it towards another head."""
+    def _between(self, name: str, end: str) -> set[str]:
+        """The operations between a head and the end that it writes."""
+        found, open_ = set[str](), [name]
+        while open_:
+            behind = {reader.name for reader in self.readers[open_.pop()]} & self.through - {end} - found
+            found |= behind
+            open_ += behind
+        return found
+
+    def _along(self, name: str, narrowest: bool, taken: Collection[str] = ()) -> str:
+        """What a head writes of the one way from it: the end of it, or the smallest on it towards another head.
+
+        The way ends where it meets that of another head, ``taken``: one kernel has one product.
+        """
         best, at = name, name
         while len(self.readers[at]) == 1 and self._runs_inside(self.readers[at][0]):
-            if not self._keeps(self.readers[at][0], name):
+            if not self._keeps(self.readers[at][0], name) or self.readers[at][0].name in taken:
                 break
             at = self.readers[at][0].name
             same = self.kind[name] in PRODUCTS and self.bytes[at] == self.bytes[best]
@@ -402,17 +418,46 @@ class Fusions:
 
     def _laid_out(self, op: Operation) -> list[Operation]:
         """A kernel with the copies beside it of what it takes or gives in another order than memory has."""
-        if self.kind[op.name] == "ragged-dot" and len(op.operands) > 1:
-            odd = any(self._last_dim(shape) % _LANES for shape in op.operand_shapes[:2])
-            turned = op.integers("rhs_contracting_dims") not in ((), (1,))
-            copied = {0, 1} if odd else {1} if turned else set()
-            return self._with_copies(op, copied)
+        head = self.by_name[self.head_of.get(op.name, op.name)]
+        if plain_opcode(head.opcode) == "ragged-dot" and len(op.operands) > 1:
+            odd = [self._last_dim(shape) % _LANES > 0 for shape in (*head.operand_shapes[:2], op.shape)]
+            if head.name not in self.masked:
+                return self._with_copies(op, {0, 1} if any(odd[:2]) else {1} if is_turned(head) else set())
+            summed = head.integers("lhs_contracting_dims") == (0,)  # over the rows, in whose order it may lie as it is
+            copied = {op.operands.index(name) for name in head.operands[summed:2] if name in op.operands}
+            made = self._with_copies(op, copied if any(odd[:2]) else set())
+            return [*made[:-1], *(self._copied_after(made[-1]) if odd[2] else made[-1:])]
+        if update := self._turned_update(op.name):
+            return [*(replace(op, name=f"{op.name}.copy{k}", opcode="copy", shape=update) for k in range(2)), op]
         parts = [reader.opcode for reader in self.readers[op.name]]
         cut = op.name in self.relaid and self.wide_units and len(parts) > 1 and {*map(plain_opcode, parts)} == {"slice"}
         if cut or (op.name in self.results and self._turned(self.head_of.get(op.name, op.name))):
-            first = replace(op, name=f"{op.name}.turned")
-            return [first, replace(op, opcode="copy", operands=(first.name,), operand_shapes=(op.shape,), calls=())]
+            return self._copied_after(op)
         return [op]
+
+    def _copied_after(self, op: Operation) -> list[Operation]:
+        first = replace(op, name=f"{op.name}.turned")
+        return [first, replace(op, opcode="copy", operands=(first.name,), operand_shapes=(op.shape,), calls=())]
+
+    def _turned_update(self, name: str) -> str:
+        """The shape of what a loop's update adds a product to, if that comes out turned, "" else.
+
+        Units of 256 make a gradient of weights turned: the part that it is added to is turned before, and after it. Not
+        in a loop within a loop, where the left operand is cut out before and lies as the product wants it.
+        """
+        op, head = self.by_name[name], self.head_of.get(name, "")
+        if self.kind[name] != "dynamic-update-slice" or not head or self.kind[head] not in DOTS or not self.wide_units:
+            return ""
+        target, shape = op.operands[0], op.operand_shapes[1]
+        taken = any(self.kind[reader.name] == "dynamic-slice" for reader in self.readers[target]) and self.only_loop
+        product, rows = self.by_name[head], re.findall(r"\d+", shape.partition("[")[2])[0:1]
+        side = self.context.chip.matrix.rows if self.context.chip and self.context.chip.matrix else 0
+        return shape if taken and self._is_flipped(product) and rows and int(rows[0]) % side == 0 else ""
+
+    def _is_flipped(self, product: Operation) -> bool:
+        """Whether a product's left operand is summed over its first dim."""
+        left = self.by_name.get(product.operands[0])
+        return product.integers("lhs_contracting_dims") == (0,) or bool(left and self.kind[left.name] == "transpose")
 
     def _with_copies(self, op: Operation, copied: set[int]) -> list[Operation]:
         copies = {
@@ -437,9 +482,7 @@ class Fusions:
                 return layout.minor_to_major[-1] == 2
             if units.rows < 256:
                 return False
-            left = self.by_name.get(op.operands[0])
-            flipped = op.integers("lhs_contracting_dims") == (0,) or (left and self.kind[left.name] == "transpose")
-            if layout is not None and layout.rank == 2 and flipped:
+            if layout is not None and layout.rank == 2 and self._is_flipped(op):
                 return layout.shape[1] > layout.shape[0] and layout.shape[0] % units.rows == 0
         return False
 
@@ -448,6 +491,11 @@ class Fusions:
             layout = self.context.layout(shape)
             return layout.shape[-1] if layout is not None and layout.rank else 0
         return 0
+
+
+def is_turned(op: Operation) -> bool:
+    """Whether a product by groups sums over the last dim of its weights: they are copied into another order first."""
+    return op.integers("rhs_contracting_dims") == (2,)
 
 
 def _marked(op: Operation) -> Operation:

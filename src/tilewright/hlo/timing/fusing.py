@@ -13,7 +13,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -37,13 +37,13 @@ from tilewright.hlo.program import Computation, Operation
 from tilewright.hlo.semantics.collectives import as_scatter, as_sum, read_in_part
 from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.semantics.dims import devices_of, gathered_rows, matrix_type, product_sizes
-from tilewright.hlo.semantics.fusions import HEADS, Fusions, captured_names
+from tilewright.hlo.semantics.fusions import HEADS, Fusions, captured_names, is_turned
 from tilewright.hlo.timing.chip import Chip
 from tilewright.hlo.timing.kernels import TARGET, Kernels
 from tilewright.hlo.timing.row import Run, flops_of, run_of, timed, untimed
 from tilewright.hlo.timing.step import TimeRow
 from tilewright.hlo.timing.tiles import MEGA, Tiles
-from tilewright.hlo.timing.work import REGISTER, SORTS, Asked, Windows, Work, add_operation
+from tilewright.hlo.timing.work import LANES, REGISTER, SORTS, Asked, Windows, Work, add_operation
 from tilewright.layout.meshes.torus import Slice
 
 _KERNELS = PRODUCTS | {"reduce", "gather", "scatter", "transpose", "reduce-window"}
@@ -58,8 +58,13 @@ _STREAMED_MB = 40.0
 """Arguments above this are not brought in early: the kernel streams them."""
 _BLOCK, _BLOCK_MB = 1280, 16.0
 """Rows and columns of one block of a product's result, and megabytes of an operand that stays for all blocks."""
-_KEPT_FREE, _GROUPED = 8 << 20, 0.75
-"""Bytes that a grouped product's kernel leaves free, and its share of the matrix unit's rate (seen on v5e, v5p, 7x)."""
+_KEPT_FREE, _GROUPED, _SUMMED = 8 << 20, 0.75, 0.38
+"""Bytes that a grouped product's kernel leaves free, and its share of the matrix unit's rate (seen on v5e, v5p, 7x).
+
+The last is the share where a kernel sums over the rows: it turns them, and adds to sums in vector memory (7x).
+"""
+_MASKED_WEIGHTS = 4 << 20
+"""Bytes of weights beside which a fusion that masks the rows of a grouped product passes them."""
 _WINDOW_MB = 5.0
 """Megabytes of one window of a kernel's arrays."""
 _MANY_ROWS, _LARGE_TABLE_MB = 2048, 2.0
@@ -99,6 +104,8 @@ class Fusing:
         self.in_part = read_in_part(self.operations)
         self.number = {op.name: k for k, op in enumerate(self.operations)}
         returned = [op.operands for op in fusions.operations if op.opcode == "return"]
+        times = Counter(returned[-1] if returned and computation.entry else ())
+        self.returned_again = {name: count - 1 for name, count in times.items() if count > 1}
         self.results = {part for name in (returned or [()])[-1] for part in (name, name.partition("#")[0])}
         self.leaving = set(self.results)  # and what such results are written over in place, in the same memory
         for op in reversed(self.operations):
@@ -350,12 +357,13 @@ class Fusing:
         whole = min(left * (right / _BLOCK_MB - 1), right * (left / _BLOCK_MB - 1))
         return batch * max(0.0, min(cut, whole))
 
-    def _grouped(self, op: Operation, operands: Sequence[Tiles], work: Work) -> float | None:
-        """Add what a grouped product asks of the matrix unit; megabytes that its blocks read again, None if unknown.
+    def _grouped(self, op: Operation, operands: Sequence[Tiles], work: Work) -> tuple[float, int] | None:
+        """Add what a grouped product asks of the matrix unit; megabytes that its blocks read again, and its steps.
 
         Rows pass in blocks of the unit's side, and one more for each group, as groups end inside blocks. Beside them
         stand the largest blocks of weights, or of a result summed over the rows, that leave 8 MiB of what a kernel may
-        hold: so cut 65 of 65 modules that a compiler made.
+        hold: so cut 65 of 65 modules that a compiler made. A fusion that masks rows has 4 MiB for weights, a
+        third of that for sums, cut so that least is read again (24 modules of v6e). None if its sizes are unknown.
         """
         result, machine = self.tiles[op.name], self.context.chip
         sizes, vmem = product_sizes(op, operands, result), machine.memory("vmem") if machine else None
@@ -365,29 +373,41 @@ class Fusing:
         side, summed = machine.matrix.rows, len(result.shape) > len(operands[0].shape)
         groups = result.shape[0] if summed else prod(operands[2].shape[-1:])
         left, right = (1e6 * tiles.megabytes / max(1, tiles.elements) for tiles in operands[:2])
-        room = vmem.kernel_bytes - _KEPT_FREE
-        blocks = -(-(depth if summed else rows) // side) + groups - 1
+        masked = machine.compiler_masks_groups and not is_turned(op)
+        room, step = vmem.kernel_bytes - _KEPT_FREE, side
 
         def largest(size: int, fixed: float, each: float) -> int:
             fitting = int((room - fixed - 1) / each) // side * side
             return max(side, min(fitting, -(-size // side) * side))
 
-        high = largest(rows, 2 * side * side * right, 2 * side * left + 16 * side) if summed else side
-        if summed:
+        if masked and summed:
+            most = vmem.kernel_bytes // 12  # sums are float32
+            cuts = [(n, -(-rows // max(side, most // -(-columns // n)))) for n in range(1, -(-columns // side) + 1)]
+            across, down = min(cuts, key=lambda cut: cut[0] * operands[0].megabytes + cut[1] * operands[1].megabytes)
+            wide, high = -(-columns // across), -(-rows // down)
+        elif masked:
+            lanes, most = -(-columns // LANES), _MASKED_WEIGHTS / depth / right
+            fitting = (lanes // n * LANES for n in range(1, lanes + 1) if lanes % n == 0)
+            high, wide = 0, next((each for each in fitting if each <= most), LANES)
+            step = side // 2 if side * depth * left > vmem.kernel_bytes / 16 else side
+        elif summed:
+            high = largest(rows, 2 * side * side * right, 2 * side * left + 16 * side)
             wide = largest(columns, 2 * side * high * left, 2 * side * right + 16 * high)
         else:
-            wide = largest(columns, 2 * side * depth * left, 2 * depth * right + 16 * side)
-        across, down = -(-columns // wide), -(-rows // high) if summed else 1
-        shape = (down * high, across * wide, blocks * side) if summed else (blocks * side, across * wide, depth)
-        work.matrix_us += self.chip.matrix_us(*shape) / _GROUPED
+            high, wide = 0, largest(columns, 2 * side * depth * left, 2 * depth * right + 16 * side)
+        across, down = -(-columns // wide), -(-rows // high) if high else 1
+        blocks = -(-(depth if summed else rows) // step) + groups - 1
+        shape = (down * high, across * wide, blocks * step) if summed else (blocks * step, across * wide, depth)
+        work.matrix_us += self.chip.matrix_us(*shape) / (_SUMMED if summed and not masked else _GROUPED)
         work.products[matrix_type(op)] += 2 * rows * columns * depth
-        return operands[0].megabytes * (across - 1) + operands[1].megabytes * (down - 1)
+        again = operands[0].megabytes * (across - 1) + operands[1].megabytes * (down - 1)
+        return again, across * down * blocks if masked else 1
 
     def _asked(self, op: Operation) -> tuple[Asked, float, float, int]:
         """What a kernel asks, megabytes of arguments that come early or earlier, and how many others start for it."""
         kind, result, near_mb = plain_opcode(op.opcode), self.tiles[op.name], self.chip.kernel["near_result_mb"]
         read, members = self._members(op)
-        asked, early, resident, starts = Asked(Work(), Windows()), 0.0, 0.0, 0
+        asked, early, resident, starts, steps = Asked(Work(), Windows()), 0.0, 0.0, 0, 1
         written, turned = result.megabytes, 0.0
         for name in self.joined.get(op.name, ()):
             more, made = self._members(self.by_name[name])
@@ -404,8 +424,8 @@ class Fusing:
             if of == "gather" and (us := self._by_sparsecores(member, operands)):
                 asked.work.sparse_us += us
                 continue
-            if of == "ragged-dot" and (again := self._grouped(member, operands, asked.work)) is not None:
-                asked.again += again
+            if of == "ragged-dot" and (grouped := self._grouped(member, operands, asked.work)):
+                asked.again, steps = asked.again + grouped[0], grouped[1]
                 continue
             if of != "reshape" or name not in self.copied:  # else the product's order is kept, and the copy turns it
                 add_operation(asked.work, self.chip.kernel, member, operands, self.tiles[name], share)
@@ -430,7 +450,7 @@ class Fusing:
                 resident += self.tiles[name].megabytes if name == self.prefetched else 0.0
         asked.near = sum(megabytes for megabytes, near in passing if near)
         asked.far += sum(megabytes for megabytes, near in passing if not near)
-        asked.windows = Windows((max(1, round(max(asked.far, asked.near) / _WINDOW_MB)),))
+        asked.windows = Windows((max(steps, round(max(asked.far, asked.near) / _WINDOW_MB)),))
         if self.chip.kernel["common_mb_per_us"]:
             asked.near, asked.common = 0.0, asked.near
         asked.scalar = not result.shape and asked.far < 0.001
@@ -451,7 +471,9 @@ class Fusing:
         if asked.work.unknown:
             return asked.work.unknown[0], 0.0
         run = run_of(self.chip, kind, asked, starts * constants["near_launch_us"], resident)
-        for turned in self.copied.get(op.name, ()):  # before, or after it
+        doubled = Operation(op.name, "copy", op.shape, (op.name,), (op.shape,))
+        doubles = [doubled] * self.returned_again.get(op.name, 0)
+        for turned in (*self.copied.get(op.name, ()), *doubles):  # before, or after it
             tiles, ends = self._arrays([turned.shape])[0], [turned.operands[0].removesuffix(".turned"), turned.name]
             ends[1] = ends[1] if ends[1] in self.tiles else op.name
             near = sum(self._is_near(name) for name in ends if name in self.tiles) * tiles.megabytes

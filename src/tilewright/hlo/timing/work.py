@@ -44,7 +44,7 @@ def matrix_us(constants: TimeConstants, rows: int, columns: int, depth: int) -> 
     return cycles / constants["ghz"] / 1e3
 
 
-REGISTER = 1024
+REGISTER, LANES = 1024, 128
 """Elements of a vector register: 8 sublanes of 128 lanes."""
 
 SORTS = frozenset({"sort", "top-k", "topk"})
