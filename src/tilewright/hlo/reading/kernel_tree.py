@@ -178,6 +178,16 @@ _SIDE_BY_SIDE = 8
 _MADE_AGAIN = ("vector.load", "vector.broadcast", "arith.constant", "tpu.iota", "vector.shape_cast")
 
 
+def opened(block: Block) -> list[tuple[tuple[int, ...], str, str]]:
+    """The buffers that a block opens itself (``run_scoped``, the windows of ``emit_pipeline``), with those that are open
+    inside it: of blocks one after another, which share memory, those that take most."""
+    own = [memory_of(node.signature.partition(") -> ")[2]) for node in block.nodes if node.name == "memref.alloca"]
+    inside = [opened(inner) for node in block.nodes for inner in node.blocks]
+    return own + max(
+        inside, key=lambda buffers: sum(block_bytes(sizes, kind) for sizes, kind, _ in buffers), default=[]
+    )
+
+
 def stored(block: Block) -> set[str]:
     """The references that a block writes to."""
     return {n.operands[1] for n in block.all() if n.name.endswith("store") and len(n.operands) > 1}
@@ -201,9 +211,10 @@ def held(main: Node) -> int:
     ] = {}  # a reference and where in it -> the reductions before its last store
     most = place = 0
 
-    def cell(names: Sequence[str]) -> tuple[str | int, ...]:
-        known = [numbers[name] for name in names[1:] if name in numbers]
-        return (names[0], *known) if len(known) == len(names) - 1 else (names[0],)
+    def cell(names: Sequence[str], rank: int) -> tuple[str | int, ...]:
+        """A reference and where in it, without the mask of a store; the reference alone where nobody knows."""
+        known = [numbers[name] for name in names[1 : 1 + rank] if name in numbers]
+        return (names[0], *known) if len(known) == rank else (names[0],)
 
     def follow(block: Block) -> None:
         nonlocal most, place
@@ -217,10 +228,12 @@ def held(main: Node) -> int:
                 numbers[node.result] = node.constant
             for name in names:
                 wanted[name] = max(wanted.get(name, (0, 0))[0], phase), place
-            if node.name.endswith("store") and len(names) > 1:
-                kept_at[cell(names[1:])] = max(kept_at.get(cell(names[1:]), 0), phase)
-            elif node.name.endswith("load") and names:
-                phase = max(phase, kept_at.get(cell(names), 0), kept_at.get((names[0],), 0))
+            if node.name.endswith("store") and len(names) > 1 and len(node.shapes) > 1:
+                at = cell(names[1:], len(node.shapes[1][0]))
+                kept_at[at] = max(kept_at.get(at, 0), phase)
+            elif node.name.endswith("load") and names and node.shapes:
+                after = max(kept_at.get(cell(names, len(node.shapes[0][0])), 0), kept_at.get((names[0],), 0))
+                phase = max(phase, after + (after > 0))
             steps.append((node.result, names, phase, node.vector and node.name.startswith(_WAITS)))
             if not (node.result and node.vector and node.shapes):
                 continue

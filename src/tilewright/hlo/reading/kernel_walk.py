@@ -40,6 +40,7 @@ from tilewright.hlo.reading.kernel_tree import (
     held,
     integers,
     memory_of,
+    opened,
     stored,
 )
 
@@ -96,7 +97,7 @@ class Walk:
         self.grid = [longest if bound < 0 else bound for bound in bounds]
         kernel.steps, kernel.grid = prod(self.grid), tuple(self.grid)
         kernel.semantics = tuple(re.findall(r"#tpu\.dimension_semantics<(\w+)>", main.rest))
-        kernel.scratch = [memory_of(kind) for _, kind in self.arguments[self.last :]]
+        kernel.scratch = [memory_of(kind) for _, kind in self.arguments[self.last :]] + opened(main.blocks[0])
         kernel.held_bytes = held(main)
         self.sizes_given = sum(bound < 0 for bound in bounds)  # they come as operands before all others
         self.numbers: dict[str, Number] = {}
