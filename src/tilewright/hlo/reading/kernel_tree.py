@@ -179,7 +179,7 @@ _MADE_AGAIN = ("vector.load", "vector.broadcast", "arith.constant", "tpu.iota", 
 
 
 def opened(block: Block) -> list[tuple[tuple[int, ...], str, str]]:
-    """The buffers that a block opens itself (``run_scoped``, the windows of ``emit_pipeline``), with those that are open
+    """The buffers that a block opens itself (``run_scoped``, windows of ``emit_pipeline``), with those that are open
     inside it: of blocks one after another, which share memory, those that take most."""
     own = [memory_of(node.signature.partition(") -> ")[2]) for node in block.nodes if node.name == "memref.alloca"]
     inside = [opened(inner) for node in block.nodes for inner in node.blocks]
