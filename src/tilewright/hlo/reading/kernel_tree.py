@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
@@ -178,14 +178,43 @@ _SIDE_BY_SIDE = 8
 _MADE_AGAIN = ("vector.load", "vector.broadcast", "arith.constant", "tpu.iota", "vector.shape_cast")
 
 
-def opened(block: Block) -> list[tuple[tuple[int, ...], str, str]]:
+def opened(block: Block, none: Collection[str]) -> list[tuple[tuple[int, ...], str, str]]:
     """The buffers that a block opens itself (``run_scoped``, windows of ``emit_pipeline``), with those that are open
-    inside it: of blocks one after another, which share memory, those that take most."""
-    own = [memory_of(node.signature.partition(") -> ")[2]) for node in block.nodes if node.name == "memref.alloca"]
-    inside = [opened(inner) for node in block.nodes for inner in node.blocks]
+    inside it: of blocks one after another, which share memory, those that take most. ``none``: those without memory."""
+    nodes = [node for node in block.nodes if node.name == "memref.alloca" and node.result not in none]
+    own = [memory_of(node.signature.partition(") -> ")[2]) for node in nodes]
+    inside = [opened(inner, none) for node in block.nodes for inner in node.blocks]
     return own + max(
         inside, key=lambda buffers: sum(block_bytes(sizes, kind) for sizes, kind, _ in buffers), default=[]
     )
+
+
+def passed_on(block: Block) -> set[str]:
+    """Names that are used for more than loads and stores: references that transfers or parts are made of."""
+    return {name for node in block.all() if not node.name.endswith(("load", "store")) for name in node.operands}
+
+
+def products_of(block: Block, buffers: Collection[str]) -> set[tuple[int, int, int, int, str]]:
+    """Products whose left side is loaded from some of these buffers, whatever its shape is changed to."""
+    from_there: set[str] = set(buffers)
+    found = set()
+    for node in block.all():
+        if node.name.startswith(("tpu.matmul", "vector.contract")):
+            if node.operands[0] in from_there and len(node.shapes) > 2:
+                found.add(node.product)
+        elif node.operands and node.operands[0] in from_there:
+            from_there.add(node.result)
+    return found
+
+
+def unused(block: Block) -> set[str]:
+    """Results of loads that nothing uses, or only changes of shape that nothing uses."""
+    nodes = list(block.all())
+    used = {name for node in nodes if node.name != "vector.shape_cast" for name in node.operands}
+    for node in reversed(nodes):
+        if node.name == "vector.shape_cast" and node.result in used:
+            used.update(node.operands)
+    return {node.result for node in nodes if node.name.endswith("load") and node.result not in used}
 
 
 def stored(block: Block) -> set[str]:

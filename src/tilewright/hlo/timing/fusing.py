@@ -13,8 +13,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from heapq import heappop, heappush
@@ -99,7 +99,8 @@ class Fusing:
         self.in_part = read_in_part(self.operations)
         self.number = {op.name: k for k, op in enumerate(self.operations)}
         returned = [op.operands for op in fusions.operations if op.opcode == "return"]
-        self.results = {part for name in (returned or [()])[-1] for part in (name, name.partition("#")[0])}
+        self.returned = (returned or [()])[-1]
+        self.results = {part for name in self.returned for part in (name, name.partition("#")[0])}
         self.leaving = set(self.results)  # and what such results are written over in place, in the same memory
         for op in reversed(self.operations):
             if op.name in self.leaving and op.operands and plain_opcode(op.opcode) in WRITES_IN_PLACE:
@@ -225,6 +226,11 @@ class Fusing:
             streamed, early = streamed + run.megabytes * often / runs, early + weights
             rows.append(timed(self.chip, op, run, self.chip.kernel, source, begin + clock, often))
             clock, priced = clock + rows[-1].seconds / runs * 1e6, priced + 1
+        for op, megabytes in self._returned_again():
+            source, moved = self.context.source(self.computation.name, op), 2 * megabytes
+            copy = Run(self.chip.stream_us(moved, self.chip.kernel["mb_per_us"]), "hbm", moved)
+            rows.append(timed(self.chip, op, copy, self.chip.kernel, source, begin + clock, runs))
+            clock, streamed = clock + rows[-1].seconds / runs * 1e6, streamed + moved
         arriving = self.chip.stream_us(early, self.chip.kernel["read_mb_per_us"])
         hbm = arriving + self.chip.stream_us(streamed, self.chip.kernel["mb_per_us"])
         if early:
@@ -232,6 +238,14 @@ class Fusing:
             run = Run(waits, "hbm" if waits else "latency", early, lane="dma", begun=begin, beside=arriving)
             rows.append(timed(self.chip, _ARGUMENTS, run, self.chip.kernel, start=begin + clock, runs=runs))
         return rows, max(clock, hbm), priced
+
+    def _returned_again(self) -> Iterator[tuple[Operation, float]]:
+        """Results that the program returns once more, and their megabytes: each is copied to an array of its own."""
+        again = Counter(self.returned if self.computation.entry else ())
+        for name, times in again.items():
+            if times > 1 and name in self.by_name and name in self.tiles:
+                copy = replace(self.by_name[name], opcode="copy", name=f"{name}.copy", operands=(name,), calls=())
+                yield from [(copy, self.tiles[name].megabytes)] * (times - 1)
 
     def _loop(self, op: Operation, runs: int, begin: float) -> tuple[list[TimeRow], float, int]:
         """The body of a loop, as often as it runs; its carried arrays stay where they are."""
