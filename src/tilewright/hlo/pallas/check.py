@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
+from importlib.metadata import version
 from typing import Any
 
 from tilewright.errors import TilewrightError
@@ -39,6 +40,8 @@ _KINDS = (
 """Kinds of what JAX refuses, by words of its message."""
 _CALL = re.compile(r"in pallas_call (\S+) at (\S+:\d+)")
 _PLAIN = bool | int | float | str | tuple[object, ...] | None
+_TAKES_CUT_TILES = 0, 11
+"""The JAX from which the compiler that comes with it may take blocks that cut tiles of bytes: it came after 0.10.2."""
 _DEVICE_KINDS = {"tpu-v4": "TPU v4", "tpu-v5e": "TPU v5 lite", "tpu-v5p": "TPU v5", "tpu-v6e": "TPU v6 lite"}
 _DEVICE_KINDS |= {"tpu-7x": "TPU7x"}
 
@@ -314,8 +317,9 @@ def _checked(op: Operation, program: Program, chip: Target, step: StepTime | Non
         )
     near = near_arrays(op, kernel.windows, program.kind, chip)
     memory, limit = memory_of(kernel, chip, near), limit_of(kernel, chip)
-    tilings = [] if kernel.sparse else _tilings(kernel)
-    problems = [*tilings, *_missing(kernel, chip), *_memory_problems(kernel, memory, limit, chip)]
+    cut = [] if kernel.sparse or program.kind != "stablehlo" else list(_cut_tiles(kernel))
+    refuses = tuple(map(int, version("jaxlib").split(".")[:2])) < _TAKES_CUT_TILES
+    problems = [*(cut if refuses else ()), *_missing(kernel, chip), *_memory_problems(kernel, memory, limit, chip)]
     windows = tuple(
         CheckedWindow(
             *(w.array, w.dtype, w.block, "vmem, array and all" if there else w.space, 0 if there else w.buffers),
@@ -333,7 +337,7 @@ def _checked(op: Operation, program: Program, chip: Target, step: StepTime | Non
         if timed
         else None
     )
-    notes = [*kernel.assumed]
+    notes = [*kernel.assumed, *(problem.text for problem in cut if not refuses)]
     if kernel.trips_by_data:
         notes.append("loops whose length its data decides count once")
     if kernel.sparse:
@@ -361,18 +365,19 @@ def _checked(op: Operation, program: Program, chip: Target, step: StepTime | Non
     )
 
 
-def _tilings(kernel: Kernel) -> Iterator[Problem]:
-    """Blocks that the compiler refuses later: narrow types have taller tiles than the 8 rows that lowering asks for."""
+def _cut_tiles(kernel: Kernel) -> Iterator[Problem]:
+    """Blocks that cut tiles of narrow types, which are taller than the 8 rows that lowering asks for; an older compiler
+    refuses them."""
     for number, window in enumerate(kernel.windows):
         if window.space != "vmem" or len(window.block) < 2 or len(window.array) != len(window.block):
             continue
         rows, size = window.block[-2], window.array[-2]
-        tile = 32 if window.dtype in _BYTES and size % 32 == 0 else 8
-        if rows != size and size > tile and rows % tile:
+        tile = 32 if window.dtype in _BYTES else 64 if window.dtype in ("i4", "ui4") else 8
+        if size % tile == 0 and rows != size and rows % tile:
             fit = min(-(-rows // tile) * tile, size)
+            text = f"window {number}: a block of {rows} rows cuts tiles of {tile} rows of {window.dtype}: libtpu 0.0.42"
+            text += " (JAX 0.10.2) refuses it (E2002), 0.0.50 takes it"
             block = (*window.block[:-2], fit, window.block[-1])
-            text = f"window {number}: a block of {rows} rows cuts tiles of {tile} rows of {window.dtype}"
-            text += "; newer compilers than libtpu 0.0.42 may take it"
             yield Problem("tiling", text, kernel.line, f"take {block} as the block, or all {size} rows")
 
 

@@ -15,7 +15,8 @@ from tilewright.targets import Target
 _KEPT_IN_REGISTERS = 36 * 4096
 """Bytes of what waits that stay in the 64 registers; found on 40 kernels that normalise rows."""
 _DEEP = 1024
-"""Products at least so deep are added up in several passes: their left block is kept in another tiling beside it."""
+"""Products at least so deep are added up in several passes: a left block in an array's tiling, which a window has, is
+kept in the unit's beside it; the kernel's own buffers have that from the start."""
 _OF_DEEP = 80 << 10
 """Bytes that such a product spills in any case; both found on 40 products."""
 _ALL_REGISTERS = 64 * 4096
@@ -61,10 +62,12 @@ def _scalar_bytes(sizes: Sequence[int]) -> int:
 def _spilled_by_products(kernel: Kernel, target: Target) -> int:
     width = target.matrix.columns if target.matrix else 128
     spilled = 0
-    for (_, rows, columns, depth, kind), _ in kernel.products.items():
+    for product in kernel.products:
+        _, rows, columns, depth, kind = product
         if depth >= _DEEP and rows >= 64:
             left = block_bytes((rows, depth), kind)
-            again = columns > width and left > _ALL_REGISTERS and (kind == "bf16" or kind.startswith("f8"))
+            narrow = product not in kernel.from_own and (kind == "bf16" or kind.startswith("f8"))
+            again = narrow and columns > width and left > _ALL_REGISTERS
             spilled = max(spilled, _OF_DEEP + left * again)
     return spilled
 

@@ -86,9 +86,10 @@ class Kernel:
     transfers to and from HBM; ``assumed``: what was taken for granted of the data, in words; ``trips_by_data``: loops
     whose length its data decides were counted as one trip; ``passing``: of one that was taken to pass once
     over its arrays, the trips that each array would take; ``scratch``: (sizes, type, memory space) of each buffer of
-    its own, ``tables`` the same of what is prefetched into scalar memory; ``held_bytes``: the most of the body's
-    vectors that wait for a reduction at one time; ``semantics``: a word for each dim of the grid; ``vmem_limit``: bytes
-    of vector memory that it asks for, 0 where it asks for no limit of its own; ``line``: of the user's program.
+    its own that takes memory, ``tables`` the same of what is prefetched into scalar memory; ``from_own``: products with
+    a left side that stands in a buffer of its own; ``held_bytes``: the most of the body's vectors that wait for a
+    reduction at one time; ``semantics``: a word for each dim of the grid; ``vmem_limit``: bytes of vector memory that
+    it asks for, 0 where it asks for no limit of its own; ``line``: of the user's program.
     """
 
     name: str
@@ -100,6 +101,7 @@ class Kernel:
     scratch: list[tuple[tuple[int, ...], str, str]] = field(default_factory=list)
     tables: list[tuple[tuple[int, ...], str, str]] = field(default_factory=list)
     held_bytes: int = 0
+    from_own: set[Product] = field(default_factory=set)
     windows: list[Window] = field(default_factory=list)
     parts: list[Part] = field(default_factory=list)
     moments: list[Moment] = field(default_factory=list)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
@@ -178,6 +178,45 @@ _SIDE_BY_SIDE = 8
 _MADE_AGAIN = ("vector.load", "vector.broadcast", "arith.constant", "tpu.iota", "vector.shape_cast")
 
 
+def opened(block: Block, none: Collection[str]) -> list[tuple[tuple[int, ...], str, str]]:
+    """The buffers that a block opens itself (``run_scoped``, windows of ``emit_pipeline``), with those that are open
+    inside it: of blocks one after another, which share memory, those that take most. ``none``: those without memory."""
+    nodes = [node for node in block.nodes if node.name == "memref.alloca" and node.result not in none]
+    own = [memory_of(node.signature.partition(") -> ")[2]) for node in nodes]
+    inside = [opened(inner, none) for node in block.nodes for inner in node.blocks]
+    return own + max(
+        inside, key=lambda buffers: sum(block_bytes(sizes, kind) for sizes, kind, _ in buffers), default=[]
+    )
+
+
+def passed_on(block: Block) -> set[str]:
+    """Names that are used for more than loads and stores: references that transfers or parts are made of."""
+    return {name for node in block.all() if not node.name.endswith(("load", "store")) for name in node.operands}
+
+
+def products_of(block: Block, buffers: Collection[str]) -> set[tuple[int, int, int, int, str]]:
+    """Products whose left side is loaded from some of these buffers, whatever its shape is changed to."""
+    from_there: set[str] = set(buffers)
+    found = set()
+    for node in block.all():
+        if node.name.startswith(("tpu.matmul", "vector.contract")):
+            if node.operands[0] in from_there and len(node.shapes) > 2:
+                found.add(node.product)
+        elif node.operands and node.operands[0] in from_there:
+            from_there.add(node.result)
+    return found
+
+
+def unused(block: Block) -> set[str]:
+    """Results of loads that nothing uses, or only changes of shape that nothing uses."""
+    nodes = list(block.all())
+    used = {name for node in nodes if node.name != "vector.shape_cast" for name in node.operands}
+    for node in reversed(nodes):
+        if node.name == "vector.shape_cast" and node.result in used:
+            used.update(node.operands)
+    return {node.result for node in nodes if node.name.endswith("load") and node.result not in used}
+
+
 def stored(block: Block) -> set[str]:
     """The references that a block writes to."""
     return {n.operands[1] for n in block.all() if n.name.endswith("store") and len(n.operands) > 1}
@@ -201,9 +240,10 @@ def held(main: Node) -> int:
     ] = {}  # a reference and where in it -> the reductions before its last store
     most = place = 0
 
-    def cell(names: Sequence[str]) -> tuple[str | int, ...]:
-        known = [numbers[name] for name in names[1:] if name in numbers]
-        return (names[0], *known) if len(known) == len(names) - 1 else (names[0],)
+    def cell(names: Sequence[str], rank: int) -> tuple[str | int, ...]:
+        """A reference and where in it, without the mask of a store; the reference alone where nobody knows."""
+        known = [numbers[name] for name in names[1 : 1 + rank] if name in numbers]
+        return (names[0], *known) if len(known) == rank else (names[0],)
 
     def follow(block: Block) -> None:
         nonlocal most, place
@@ -217,10 +257,12 @@ def held(main: Node) -> int:
                 numbers[node.result] = node.constant
             for name in names:
                 wanted[name] = max(wanted.get(name, (0, 0))[0], phase), place
-            if node.name.endswith("store") and len(names) > 1:
-                kept_at[cell(names[1:])] = max(kept_at.get(cell(names[1:]), 0), phase)
-            elif node.name.endswith("load") and names:
-                phase = max(phase, kept_at.get(cell(names), 0), kept_at.get((names[0],), 0))
+            if node.name.endswith("store") and len(names) > 1 and len(node.shapes) > 1:
+                at = cell(names[1:], len(node.shapes[1][0]))
+                kept_at[at] = max(kept_at.get(at, 0), phase)
+            elif node.name.endswith("load") and names and node.shapes:
+                after = max(kept_at.get(cell(names, len(node.shapes[0][0])), 0), kept_at.get((names[0],), 0))
+                phase = max(phase, after + (after > 0))
             steps.append((node.result, names, phase, node.vector and node.name.startswith(_WAITS)))
             if not (node.result and node.vector and node.shapes):
                 continue

@@ -40,7 +40,11 @@ from tilewright.hlo.reading.kernel_tree import (
     held,
     integers,
     memory_of,
+    opened,
+    passed_on,
+    products_of,
     stored,
+    unused,
 )
 
 _MOST_STEPS = 1 << 22
@@ -96,7 +100,6 @@ class Walk:
         self.grid = [longest if bound < 0 else bound for bound in bounds]
         kernel.steps, kernel.grid = prod(self.grid), tuple(self.grid)
         kernel.semantics = tuple(re.findall(r"#tpu\.dimension_semantics<(\w+)>", main.rest))
-        kernel.scratch = [memory_of(kind) for _, kind in self.arguments[self.last :]]
         kernel.held_bytes = held(main)
         self.sizes_given = sum(bound < 0 for bound in bounds)  # they come as operands before all others
         self.numbers: dict[str, Number] = {}
@@ -111,6 +114,14 @@ class Walk:
         self.first: list[tuple[Any, ...]] = []
         self.begun: Any = 0.0  # trips over the grid
         self.passed: set[str] = set()  # where loops end that pass their arrays once
+        # its own buffers that every trip writes whole before it reads them: the compiler gives them no memory
+        body = main.blocks[0]
+        own = {name for name, kind in self.arguments[self.last :] if "<vmem>" in kind}
+        own |= {node.result for node in body.all() if node.name == "memref.alloca" and "<vmem>" in node.signature}
+        kernel.from_own = products_of(body, own)
+        self.passing = set() if kernel.sparse else own - passed_on(body)
+        self.unread = unused(body)
+        self.fresh: set[str] = set()  # what this trip has written of them
 
     def _attribute(self, name: str) -> int:
         match = re.search(rf"\b{name} = (\d+)", self.main.rest)
@@ -122,6 +133,8 @@ class Walk:
         self._share_out()
         self.operands = {name: self.sizes_given + k for k, (name, _) in enumerate(self.arguments[rank : self.last])}
         self._block(self.main.blocks[0], 1.0)
+        scratch = [memory_of(kind) for name, kind in self.arguments[self.last :] if name not in self.passing]
+        kernel.scratch = scratch + opened(self.main.blocks[0], self.passing)
         written = stored(self.main.blocks[0])
         items = re.findall(r"\{[^{}]*\}", self.main.rest.partition("window_params = [")[2])
         moves: list[Moves | None] = []
@@ -285,7 +298,9 @@ class Walk:
             self.kernel.parts.append(_part(block))
             constants = {n.result: constant(n) for n in block.nodes if n.name == "arith.constant"}
             made = {n.result: n for n in block.nodes if n.result and n.name != "arith.constant"}
-            control = [n for n in block.nodes if n.blocks or n.name in _CONTROL]
+            control = [
+                n for n in block.nodes if n.blocks or n.name in _CONTROL or self.passing.intersection(n.operands)
+            ]
             self.entered.append((constants, made, control))
         constants, made, control = self.entered[block.part]
         self.numbers.update(constants)
@@ -304,7 +319,9 @@ class Walk:
         if part.products or part.elements or part.turned:
             self.steps.parts[block.part] += weight
         for node in control:
-            if node.name == "scf.if":
+            if not node.blocks and self.passing.intersection(node.operands):
+                self._touch(node)
+            elif node.name == "scf.if":
                 self._branches(node, weight)
             elif node.name == "scf.for":
                 self._for(node, weight)
@@ -323,6 +340,21 @@ class Walk:
                     self._block(inner, weight)
         return ()
 
+    def _trip(self, block: Block, weight: Any) -> Sequence[str]:
+        """A trip of a loop: as :meth:`_block`."""
+        self.fresh = set()
+        names = self._block(block, weight)
+        self.fresh = set()
+        return names
+
+    def _touch(self, node: Node) -> None:
+        """A load or store of a buffer of its own: what is read before it is written takes memory."""
+        if node.name.endswith("store"):
+            if len(node.shapes) > 1 and prod(node.shapes[0][0]) == prod(node.shapes[1][0]):
+                self.fresh.add(node.operands[1])
+        elif node.result not in self.unread and node.operands[0] not in self.fresh:
+            self.passing.discard(node.operands[0])
+
     def _branches(self, node: Node, weight: Any) -> None:
         condition = self._value(node.operands[0])
         if not isinstance(condition, Chance):
@@ -331,7 +363,10 @@ class Walk:
         given: list[tuple[Any, list[Number]]] = []
         for block, share in zip(node.blocks, (condition.share, 1 - condition.share)):
             if share if type(share) is float else np.any(share):
+                before = set(self.fresh)
                 names = self._block(block, weight * share)
+                sure = type(share) is float and share == 1.0 and not condition.assumed
+                self.fresh = self.fresh if sure else before
                 given.append((share, [self._value(name) for name in names]))
         if condition.assumed and self._counted() > counted:
             self.kernel.assumed.append(condition.assumed)
@@ -369,7 +404,7 @@ class Walk:
                 self._once_over(block, weight)
             elif most > 0:
                 self.kernel.trips_by_data |= by_data
-                self._block(block, weight * trips)
+                self._trip(block, weight * trips)
             for k in range(len(carried)):
                 self._give(node, k, UNKNOWN)
             return
@@ -384,7 +419,7 @@ class Walk:
             self.numbers[names[0]] = plain(low + trip * step)
             for name, number in zip(names[1:], carried):
                 self.numbers[name] = number
-            carried = [self._value(name) for name in self._block(block, weight * runs)]
+            carried = [self._value(name) for name in self._trip(block, weight * runs)]
             if block.moves:
                 self.begun = self.begun + weight * runs
                 self._close(1.0)
@@ -404,7 +439,7 @@ class Walk:
         """A loop that moves blocks as often as its data says: taken to pass its arrays once, in all steps."""
         outer, before = self.steps, self.trips
         self.steps, self.trips = _Steps(), Counter()
-        self._block(block, weight)
+        self._trip(block, weight)
         whole = {k: size for k, (m, _) in self.steps.moved.items() if m and (size := self._megabytes(k))}
         passing = {k: ceil(size / self.steps.moved[k][0]) for k, size in whole.items()}
         trips = max([1, *passing.values()])
@@ -460,7 +495,7 @@ class Walk:
             self.kernel.trips_by_data |= not sure and (block.moves or any(n.vector for n in block.all()))
             for (name, _), number in zip(block.arguments, carried):
                 self.numbers[name] = number
-            carried = [self._value(name) for name in self._block(block, weight)]
+            carried = [self._value(name) for name in self._trip(block, weight)]
         for k, number in enumerate(carried):
             self._give(node, k, number)
 
