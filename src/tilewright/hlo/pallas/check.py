@@ -232,7 +232,7 @@ def check_kernels(
         program = load(fn) if isinstance(fn, str) else fn
     else:
         try:
-            with _lowering_for(chip):
+            with lowering_for(chip):
                 program = from_jax(*_bound(fn, kwargs, args))
         except TilewrightError:
             raise
@@ -283,7 +283,7 @@ def _line_of(error: BaseException) -> str:
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
 
 
-def _lowering_for(chip: Target) -> Any:
+def lowering_for(chip: Target) -> Any:
     """A mesh of one such chip: kernels ask while they are lowered which chip it is for."""
     import jax
 
