@@ -186,3 +186,40 @@ def test_loops_and_scopes_are_followed():
     x = np.arange(1024, dtype=np.float32).reshape(8, 128)
     (result,) = run_kernels(pl.pallas_call(body, out_shape=jax.ShapeDtypeStruct((1, 128), jnp.float32)), x).results
     np.testing.assert_allclose(result, 2 * x[1:2] + 4 * x[2:3])
+
+
+def test_padding_that_is_multiplied_by_nought_is_found():
+    """What lies beyond an edge may be no number, and nought times that is none."""
+
+    def body(x, o):
+        inside = jax.lax.broadcasted_iota(jnp.int32, (8, 128), 1) + 128 * pl.program_id(0) < 200
+        o[...] = x[...] * inside if multiplied else jnp.where(inside, x[...], 0)
+
+    block = pl.BlockSpec((8, 128), lambda i: (0, i))
+    out = jax.ShapeDtypeStruct((8, 256), jnp.float32)
+    for multiplied in (True, False):
+        call = pl.pallas_call(body, grid=(2,), in_specs=[block], out_specs=block, out_shape=out)
+        faults = run_kernels(call, np.ones((8, 200), np.float32)).faults
+        assert [fault.kind for fault in faults] == ["padding"] * multiplied
+        assert all("test_kernel_run.py:" in fault.line for fault in faults)
+
+
+def test_windows_by_element_overlap_and_results_that_nobody_uses_may_be_raced():
+    def body(x, o, last):
+        o[...] = x[...] * 2
+        last[...] = x[...]
+
+    block = pl.BlockSpec((8, 128), lambda i: (i, 0))
+    call = pl.pallas_call(
+        body,
+        grid=(3,),
+        in_specs=[pl.BlockSpec((pl.Element(8), 128), lambda i: (4 * i, 0))],
+        out_specs=[block, pl.BlockSpec((8, 128), lambda i: (0, 0))],
+        out_shape=[jax.ShapeDtypeStruct((24, 128), jnp.float32), jax.ShapeDtypeStruct((8, 128), jnp.float32)],
+        compiler_params=pltpu.CompilerParams(dimension_semantics=["parallel"]),
+    )
+    x = np.arange(2048, dtype=np.float32).reshape(16, 128)
+    run = run_kernels(lambda x: call(x)[0], x)
+    assert not run.faults
+    np.testing.assert_array_equal(run.results[0], np.concatenate([x[at : at + 8] for at in (0, 4, 8)]) * 2)
+    assert {fault.kind for fault in run_kernels(call, x).faults} == {"race"}

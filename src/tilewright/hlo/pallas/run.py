@@ -27,8 +27,9 @@ from tilewright.targets import target
 
 _MOST_STEPS = 1 << 14
 _MOST_ELEMENTS = 1 << 26
-_FILLS = (7.0, 2.0)
-"""What memory holds that no one wrote; a result that depends on it differs between the two."""
+_MOST_TRIPS = 1 << 20
+_FILLS = {"f": (7.0, np.nan), "b": (True, False), "i": (7, 2)}
+"""What memory holds that no one wrote, by kind of type; a result that depends on it differs between the two."""
 _MOST_SAID = 16
 _TRACED_FOR = "tpu-v6e"
 """Kernels ask while they are traced which chip they are for; what they compute is the same on all."""
@@ -208,7 +209,8 @@ class _Program:
     axes: Mapping[str, int] = field(default_factory=dict)  # of a mesh of cores
     lane: int = 0  # the parallel step, or the core
     on_cores: bool = False  # whether one is a ``pl.kernel``: the interpreter of TPUs alone knows those
-    eqn: Any = None  # what is evaluated
+    eqn: Any = None  # what is evaluated, and the jaxpr that it stands in
+    around: Any = None
 
     def __post_init__(self) -> None:
         self.transfers = Transfers(self.fault)
@@ -234,7 +236,7 @@ class _Program:
         values: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args)))
         for eqn in jaxpr.eqns:
             given = [value.val if hasattr(value, "val") else values[value] for value in eqn.invars]
-            self.eqn = eqn
+            self.eqn, self.around = eqn, jaxpr
             values.update(zip(eqn.outvars, self._operation(eqn, given)))
         return [value.val if hasattr(value, "val") else values[value] for value in jaxpr.outvars]
 
@@ -254,8 +256,10 @@ class _Program:
             return [np.int32(self.axes[params["axis_name"]])]
         if name in ("delay", "debug_print", "debug_callback"):
             return []
-        if inner is not None and hasattr(inner, "consts") and name not in ("scan", "while"):
+        if hasattr(inner, "consts") and not name.startswith("reduce"):
             return self.evaluate(inner.jaxpr, inner.consts, given)
+        if name == "checkpoint":
+            return self.evaluate(inner, (), given)
         if any(isinstance(value, Ref) for value in given) or name == "get_barrier_semaphore":
             raise UnsupportedError(f"{name} is not followed by the simulation", how="tilewright kernel check prices it")
         try:
@@ -265,6 +269,8 @@ class _Program:
                 made = _compiled(eqn.primitive, tuple(params.items()))(*given)
             except NotImplementedError:
                 raise UnsupportedError(f"{name} has no meaning on the CPU: {error}") from None
+        except ValueError as error:  # a call of a kernel inside of what is left to JAX
+            raise UnsupportedError(f"{name} cannot be run on the CPU: {str(error).splitlines()[0]}") from None
         return made if eqn.primitive.multiple_results else [made]
 
     def _step(self, eqn: Any, given: list[Any]) -> Sequence[Any]:
@@ -290,7 +296,10 @@ class _Program:
         params = eqn.params
         tests, bodies = params["cond_nconsts"], params["body_nconsts"]
         carry, test, body = given[tests + bodies :], params["cond_jaxpr"], params["body_jaxpr"]
+        trips = 0
         while bool(self.evaluate(test.jaxpr, test.consts, [*given[:tests], *carry])[0]):
+            if (trips := trips + 1) > _MOST_TRIPS:
+                raise UnsupportedError(f"a loop of more than {count_text(_MOST_TRIPS)} trips", how="a smaller case")
             carry = self.evaluate(body.jaxpr, body.consts, [*given[tests : tests + bodies], *carry])
         return carry
 
@@ -305,8 +314,13 @@ class _Program:
         writer = np.full(shape, -1) if shared else None
         if jnp.issubdtype(dtype, jax.dtypes.extended):
             return Ref(name, np.zeros(shape, np.int64), np.ones(shape, bool))
-        values = np.full(shape, _FILLS[self.unwritten]).astype(np.dtype(dtype))
-        return Ref(name, values, np.zeros(shape, bool), writer, _in_hbm(aval) if far is None else far)
+        return Ref(
+            name,
+            _filled(shape, dtype, self.unwritten),
+            np.zeros(shape, bool),
+            writer,
+            _in_hbm(aval) if far is None else far,
+        )
 
     def _part(self, ref: Any, transforms: Sequence[Any], kind: str = "out of window") -> Part:
         return part_of(ref, transforms, lambda text: self.fault(kind, text))
@@ -331,7 +345,7 @@ class _Program:
             self._read(part)
         old = np.array(part.of(ref.values))
         if value is None:
-            fill = np.full_like(old, _FILLS[self.unwritten]) if other is None else np.asarray(other)
+            fill = _filled(old.shape, old.dtype, self.unwritten) if other is None else np.asarray(other)
             return [old if mask is None else np.where(np.asarray(mask), old, fill)]
         new = old + np.asarray(value) if name == "addupdate" else np.asarray(value)
         part.put(ref.values, new if mask is None else np.where(np.asarray(mask), new, old))
@@ -421,6 +435,7 @@ class _Program:
         outer = self.ids, self.grid, self.hidden
         self.grid, self.hidden = grid, tuple(mapping.vmapped_dims)
         owners: dict[tuple[int, Any], int] = {}
+        used = self._used(eqn)
         for ids in np.ndindex(*grid):
             self.ids, self.eqn = tuple(int(k) for k in ids), None
             self.lane = 0
@@ -428,13 +443,15 @@ class _Program:
                 self.lane = self.lane * grid[d] + self.ids[d]
             held = [window.at(self, refs) for window in windows]
             for number, window in enumerate(windows[first:]):
-                if not window.whole and owners.setdefault((number, window.index), self.lane) != self.lane:
+                if number not in used or window.whole:
+                    continue
+                if owners.setdefault((number, window.index), self.lane) != self.lane:
                     self.fault("race", f"block {window.index} of output {number} is written by several parallel steps")
             self.evaluate(eqn.params["jaxpr"], (), [*refs, *held, *scratch])
         self.eqn = None
         for window in windows:
             window.back(self)
-        self._ended(name, outs, [*inputs, *outs, *scratch])
+        self._ended(used, outs, [*inputs, *outs, *scratch])
         self.ids, self.grid, self.hidden = outer
         return [ref.values for ref in outs]
 
@@ -442,14 +459,14 @@ class _Program:
         """``pl.kernel``: a body on every core of a mesh, one after the other; what they share lies in HBM."""
         params, name = eqn.params, str(eqn.params["name"] or "kernel")
         self.on_cores = True
-        names = iter(_names(params["jaxprs"][0], "argument"))
+        names, used = iter(_names(params["jaxprs"][0], "argument")), self._used(eqn)
         inputs = [_whole(next(names), array) for array in given]
         outs = [self.new(next(names), aval, far=True) for aval in params["out_avals"]]
         for taken, made in dict(params["input_output_aliases"]).items():
             outs[made] = inputs[taken]
         for jaxpr, mesh in zip(params["jaxprs"], params["meshes"]):
             self._on_mesh(name, jaxpr, mesh, [*inputs, *outs], given)
-        self._ended(name, outs, [*inputs, *outs])
+        self._ended(used, outs, [*inputs, *outs])
         return [ref.values for ref in outs]
 
     def _core_map(self, eqn: Any, given: list[Any]) -> Sequence[Any]:
@@ -464,7 +481,8 @@ class _Program:
         sizes, vars_ = dict(mesh.shape), (*jaxpr.constvars, *jaxpr.invars)
         self._counted(name, prod(sizes.values()), arrays)
         for ref, var in zip(refs, vars_):
-            ref.far = _in_hbm(var.aval)
+            if _in_hbm(var.aval):
+                _far(ref)
         for core, place in enumerate(np.ndindex(*sizes.values())):
             self.axes, self.lane = dict(zip(sizes, map(int, place))), core
             named = zip(_names(jaxpr, "argument")[len(refs) :], vars_[len(refs) :])
@@ -488,11 +506,17 @@ class _Program:
         self.names.append(name)
         self.steps += steps
 
-    def _ended(self, name: str, outs: Sequence[Ref], refs: Sequence[Ref]) -> None:
+    def _used(self, eqn: Any) -> list[int]:
+        """Which results of a kernel the program goes on with; others are scratch, whoever writes them last."""
+        read = {id(var) for one in self.around.eqns for var in one.invars} | set(map(id, self.around.outvars))
+        return [number for number, var in enumerate(eqn.outvars) if id(var) in read]
+
+    def _ended(self, used: Sequence[int], outs: Sequence[Ref], refs: Sequence[Ref]) -> None:
         """A kernel is over: nothing is under way, every semaphore counts nothing, every result is written."""
+        name = self.names[-1]
         self.transfers.leave(refs, f"the end of {name}")
-        for number, ref in enumerate(outs):
-            if missing := int(np.count_nonzero(~ref.written)):
+        for number in used:
+            if missing := int(np.count_nonzero(~outs[number].written)):
                 self.fault("unwritten output", f"{count_text(missing)} numbers of output {number} of {name}", "")
 
 
@@ -532,6 +556,20 @@ def _names(jaxpr: Any, default: str) -> list[str]:
     return [known[k] if k < len(known) and known[k] else f"{default} {k}" for k in range(len(variables))]
 
 
+def _filled(shape: Sequence[int], dtype: Any, which: int) -> Array:
+    """An array of one of the two numbers that mean nothing."""
+    from jax import numpy as jnp
+
+    kind = "f" if jnp.issubdtype(dtype, np.floating) else "b" if np.dtype(dtype).kind == "b" else "i"
+    return np.full(shape, _FILLS[kind][which]).astype(np.dtype(dtype))
+
+
+def _far(ref: Ref) -> None:
+    """Put memory into HBM, which parallel steps and cores share."""
+    ref.far = True
+    ref.writer = np.full(ref.values.shape, -1) if ref.writer is None else ref.writer
+
+
 def _in_hbm(aval: Any) -> bool:
     """Whether memory lies where only copies reach it."""
     return str(getattr(aval, "memory_space", "")).rpartition(".")[2].lower() in ("any", "hbm")
@@ -544,13 +582,14 @@ class _Window:
         self.array, self.mapping, self.result = array, mapping, result
         self.index: tuple[int, ...] = ()
         self.block: Ref | None = None
-        self.whole = array.far = _in_hbm(mapping.transformed_block_aval)
-        self.sizes = [_size(one) for one in mapping.block_shape]
+        self.whole = _in_hbm(mapping.transformed_block_aval)
+        dims = [_dim(one) for one in mapping.block_shape]
+        self.sizes, self.strides = [size for size, _ in dims], [stride for _, stride in dims]
         if self.whole and self.sizes != list(array.values.shape):
             how = "TPUs take none either: leave out the vmap, or copy a part"
             raise UnsupportedError(f"{array.name}: a window in HBM that is not the whole array", how=how)
-        if any(size is None for size in self.sizes):
-            raise UnsupportedError("windows that begin at elements instead of blocks are not run")
+        if self.whole:
+            _far(array)
 
     def at(self, program: _Program, tables: Sequence[Ref]) -> Ref:
         """Its block in the step at hand: kept where the step before had it, else brought in or begun anew."""
@@ -565,16 +604,14 @@ class _Window:
         self.back(program)
         self.index = index
         shape = [size or 1 for size in self.sizes]
-        starts = [k * size for k, size in zip(index, shape)]
+        starts = [k * stride for k, stride in zip(index, self.strides)]
         self.ends = [min(start + size, whole) for start, size, whole in zip(starts, shape, self.array.values.shape)]
         self.starts = starts
         if any(start < 0 or start >= whole for start, whole in zip(starts, self.array.values.shape)):
             program.fault("out of array", f"block {index} of {self.array.name} in step {program.ids}", "")
             self.starts = [min(max(s, 0), max(0, w - 1)) for s, w in zip(starts, self.array.values.shape)]
             self.ends = [min(s + size, w) for s, size, w in zip(self.starts, shape, self.array.values.shape)]
-        block = np.full(shape, _FILLS[program.unwritten if self.result else program.padding]).astype(
-            self.array.values.dtype
-        )
+        block = _filled(shape, self.array.values.dtype, program.unwritten if self.result else program.padding)
         written = np.zeros(shape, bool)
         self.inside = tuple(slice(0, end - start) for start, end in zip(self.starts, self.ends))
         if not self.result:
@@ -599,9 +636,14 @@ class _Window:
             self.array.written[self._part()] = written[self.inside]
 
 
-def _size(block: Any) -> int | None:
-    """Elements along a dim of a block; 0 for a dim that the kernel does not see, None for other kinds of blocks."""
+def _dim(block: Any) -> tuple[int, int]:
+    """Elements along a dim of a block, 0 for a dim that the kernel does not see, and from one index to the next."""
     kind = type(block).__name__
-    if isinstance(block, int):
-        return block
-    return 0 if kind == "Squeezed" or block is None else block.block_size if kind == "Blocked" else None
+    if kind == "Squeezed" or block is None:
+        return 0, 1
+    if kind == "Element" and not any(block.padding):
+        return int(block.block_size), 1
+    if kind not in ("Blocked", "int"):
+        raise UnsupportedError(f"windows by {kind} are not run", how="blocks, or elements without padding")
+    size = int(getattr(block, "block_size", block))
+    return size, size
