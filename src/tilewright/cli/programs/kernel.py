@@ -162,7 +162,7 @@ def run(
     output: Annotated[str | None, "--output", "-o", "Write a .json file."] = None,
     as_json: Json = False,
 ) -> None:
-    """Run Pallas kernels block by block: what is read unwritten, what is never written, races, padding in results."""
+    """Run Pallas kernels block by block: what is read unwritten or never written, races, copies that are not waited for."""
     where = Output(output, as_json, ".json")
     from tilewright.hlo import names_python, run_kernels
 

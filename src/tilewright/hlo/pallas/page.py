@@ -73,13 +73,18 @@ def kernel_sections(check: Check, step: int | None = None) -> Iterator[tuple[str
         if check.kernel and check.kernel.first:
             yield "steps", "The first steps", [_first_steps(check.pipeline, check.kernel.first, step)]
     if check.windows:
-        rows = [
+        rows: list[tuple[object, ...]] = [
             (k, w.dtype, str(w.array), str(w.block), w.fetches, w.bytes, w.held) for k, w in enumerate(check.windows)
         ]
         sizes = Column("fetches", "count"), Column("moved", "bytes"), Column("held", "bytes")
-        heads = ("window", "type", "array", "block", *sizes)
-        held_now = [] if step is None or check.kernel is None else _held(check.kernel, step)
-        yield "windows", "What moves", [*held_now, table(heads, rows), side_by_side(*_grids(check, step))]
+        heads: tuple[str | Column, ...] = ("window", "type", "array", "block", *sizes)
+        said: list[str] = []
+        if step is not None and check.kernel is not None:
+            heads = (*heads, "has now", "in this step")
+            rows = [(*row, *held) for row, held in zip(rows, _held(check.kernel, step))]
+            at = tuple(map(int, np.unravel_index(step, check.grid))) if check.grid else ()
+            said = [f"Step {count_text(step + 1)} of {count_text(check.kernel.steps)}, {at} of the grid:"]
+        yield "windows", "What moves", [*said, table(heads, rows), side_by_side(*_grids(check, step))]
         held = [Bar(f"window {k}: {w.dtype} {w.block}", (w.held,)) for k, w in enumerate(check.windows) if w.held]
         held += [Bar("scratch", (check.scratch_bytes,)), Bar("spilled, estimated", (check.spilled_bytes,))]
         held += [Bar("may take", (check.vmem_limit,))] if check.vmem_limit else []
@@ -120,21 +125,15 @@ def _first_steps(whole: Pipeline, first: Sequence[int], framed: int | None) -> H
     return element("figure", element("figcaption", "a step lasts as long as its longest lane"), drawing.svg())
 
 
-def _held(kernel: Kernel, step: int) -> list[str]:
-    """The blocks that a step has, and which of them come in for it and go out after it."""
-    rows = []
-    for number, window in enumerate(kernel.windows):
+def _held(kernel: Kernel, step: int) -> Iterator[tuple[str, str]]:
+    """The block that each window has in a step, and whether it comes in for it or goes out after it."""
+    for window in kernel.windows:
         if len(window.places) != len(window.block) or not window.array:
-            copied = "the kernel copies what it wants" if window.space != "vmem" else "its data says which"
-            rows.append((number, window.dtype, "", copied))
+            yield "", "the kernel copies what it wants" if window.space != "vmem" else "its data says which"
             continue
         before, here, after = (_block_at(window, kernel.grid, step + by) for by in (-1, 0, 1))
-        comes, goes = before != here, after != here
-        what = ("goes out after it" if goes else "stays") if window.result else "comes in for it" if comes else "stays"
-        rows.append((number, window.dtype, str(here), what))
-    at = tuple(map(int, np.unravel_index(step, kernel.grid))) if kernel.grid else ()
-    said = f"Step {count_text(step + 1)} of {count_text(kernel.steps)}, {at} of the grid:"
-    return [said, table(("window", "type", "block", "in this step"), rows)]
+        moves, how = (after != here, "goes out after it") if window.result else (before != here, "comes in for it")
+        yield str(here), how if moves else "stays"
 
 
 def _block_at(window: Window, grid: Sequence[int], step: int) -> tuple[int, ...] | None:
@@ -158,11 +157,12 @@ def _grid(number: int, window: Window, grid: Sequence[int], step: int | None) ->
     counts = [-(-size // max(1, cut)) for size, cut in zip(window.array, window.block)]
     flat = [np.broadcast_to(place, grid).reshape(-1) for place in window.places]
     inside = np.logical_and.reduce([(place >= 0) & (place < count) for place, count in zip(flat, counts)])
-    varied = [(place, count) for place, count in zip(flat, counts) if count > 1]  # the last of them across, others down
-    across, wide = varied[-1] if varied else (np.zeros_like(flat[0]), 1)
+    varied = [d for d, count in enumerate(counts) if count > 1]
+    last = len(counts) - 1 if len(varied) < 2 else varied[-1]  # it goes across, all others down
+    across, wide = flat[last], counts[last]
     down, high = np.zeros_like(across), 1
-    for place, count in varied[:-1]:
-        down, high = down * count + place, high * count
+    for d, count in enumerate(counts):
+        down, high = (down, high) if d == last else (down * count + flat[d], high * count)
     changed = np.ones(len(across), bool)
     changed[1:] = (across[1:] != across[:-1]) | (down[1:] != down[:-1])
     columns, rows = min(wide, _CELLS), min(high, _CELLS)

@@ -411,7 +411,7 @@ class _Program:
     # Kernels.
 
     def _kernel(self, eqn: Any, given: list[Any]) -> Sequence[Any]:
-        mapping, name = eqn.params["grid_mapping"], str(eqn.params.get("name") or "kernel")
+        mapping, name = eqn.params["grid_mapping"], _name(eqn, eqn.params["jaxpr"])
         lengths = iter(given[: mapping.num_dynamic_grid_bounds])
         grid = tuple(size if isinstance(size, int) else int(next(lengths)) for size in mapping.grid)
         steps = prod(grid)
@@ -448,7 +448,7 @@ class _Program:
                 if owners.setdefault((number, window.index), self.lane) != self.lane:
                     self.fault("race", f"block {window.index} of output {number} is written by several parallel steps")
             self.evaluate(eqn.params["jaxpr"], (), [*refs, *held, *scratch])
-        self.eqn = None
+        self.eqn, self.ids = None, ()
         for window in windows:
             window.back(self)
         self._ended(used, outs, [*inputs, *outs, *scratch])
@@ -457,7 +457,7 @@ class _Program:
 
     def _cores(self, eqn: Any, given: list[Any]) -> Sequence[Any]:
         """``pl.kernel``: a body on every core of a mesh, one after the other; what they share lies in HBM."""
-        params, name = eqn.params, str(eqn.params["name"] or "kernel")
+        params, name = eqn.params, _name(eqn, eqn.params["jaxprs"][0])
         self.on_cores = True
         names, used = iter(_names(params["jaxprs"][0], "argument")), self._used(eqn)
         inputs = [_whole(next(names), array) for array in given]
@@ -547,6 +547,10 @@ def _compiled(primitive: Any, params: tuple[tuple[str, Any], ...]) -> Callable[.
 def _whole(name: str, value: Any) -> Ref:
     values = np.array(value)
     return Ref(name, values, np.ones(values.shape, bool))
+
+
+def _name(eqn: Any, jaxpr: Any) -> str:
+    return str(eqn.params.get("name") or jaxpr.debug_info.func_name or "kernel")
 
 
 def _names(jaxpr: Any, default: str) -> list[str]:
