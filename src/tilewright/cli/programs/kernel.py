@@ -162,7 +162,7 @@ def run(
     output: Annotated[str | None, "--output", "-o", "Write a .json file."] = None,
     as_json: Json = False,
 ) -> None:
-    """Run Pallas kernels block by block: what is read unwritten or never written, races, copies that are not waited for."""
+    """Run Pallas kernels block by block: what is read or left unwritten, races, padding in results, copies at fault."""
     where = Output(output, as_json, ".json")
     from tilewright.hlo import names_python, run_kernels
 
