@@ -217,7 +217,6 @@ def program(asked: Question) -> dict[str, Any]:
         "figures": figures,
         "notes": list(movement.notes),
         "changes": [_change_json(loaded, change) for change in movement.suggestions[:_MOST_CHANGES]],
-        "files": sorted({op.source.file for op in loaded.shown.values() if op.source})[:200],
     }
 
 

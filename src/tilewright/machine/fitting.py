@@ -105,7 +105,7 @@ class Fitted:
     def limits_json(self) -> dict[str, Any]:
         """A limits file of what was recorded, raised by the job's headroom: for the next training."""
         assert self.tables is not None
-        plan, hot = _stacking(self.tables), self.tables.hot_rows
+        plan, hot = self.tables.stacking(), self.tables.hot_rows
         raised = {name: limits.with_headroom(self.job.headroom) for name, limits in self.recorded.items()}
         facts: dict[str, Any] = {
             "target": self.job.target,
@@ -189,7 +189,7 @@ def _trained(
     saver: embed.Checkpoints | None,
 ) -> Fitted:
     """All that comes when the folder of the checkpoints is ours."""
-    first, stacking = _resumed_step(job, saver, watch), _stacking(tables)
+    first, stacking = _resumed_step(job, saver, watch), tables.stacking()
     watch.on_stage("plan")
     limits = _limits(job, source, tables)
     watch.on_stage("restore" if first else "start")
@@ -229,10 +229,6 @@ def _renewed(watch: FitWatch, saver: embed.Checkpoints | None, seen: int, limits
         saver.limits = limits
 
 
-def _stacking(tables: embed.EmbedConfig) -> embed.Stacking:
-    return tables.stacking()
-
-
 def _prepared(job: FitJob) -> tuple[Model, embed.EmbedConfig]:
     """The model, and its tables as the config or the model file describes them, under the limits file."""
     if job.steps < 1:
@@ -243,11 +239,7 @@ def _prepared(job: FitJob) -> tuple[Model, embed.EmbedConfig]:
         raise UsageError("a new training has no checkpoints to skip", how="give --resume with --skip-damaged")
     if job.resume and job.checkpoint is None:
         raise UsageError("nothing to resume", how="name the folder of the checkpoints")
-    topology = embed.Topology.for_target(job.target, job.chips)
-    if job.batch < 1 or job.batch % topology.sparsecores:
-        near = max(1, round(job.batch / topology.sparsecores)) * topology.sparsecores
-        problem = f"a batch of {job.batch} does not divide over {topology.sparsecores} SparseCores"
-        raise UsageError(problem, how=f"take a multiple of them, such as {near}")
+    embed.Topology.for_target(job.target, job.chips).check_batch(job.batch)
     model = load_model(job.model, tables_elsewhere=job.config is not None)
     tables = job.config or model.described(job.scale, job.target, job.chips, job.batch)
     if tables.narrow_packing:
@@ -325,7 +317,7 @@ def _limits(job: FitJob, source: LogSource, tables: embed.EmbedConfig) -> dict[s
     learnt = embed.plan(
         *(source.features(min(job.steps, _PLANNED)), tables.features, tables.topology),
         target=job.target,
-        stacking=_stacking(tables),
+        stacking=tables.stacking(),
         pipelining=job.pipelined,
         apart=tables.hot_rows,
     )

@@ -55,7 +55,7 @@ class ModelOptions:
                 raise UsageError(f"--{next(iter(tables))} beside --config", how="the tables are those of the file")
             result = embed.read_config(config)
         result = replace(result, **given)
-        _check_batch(result.batch, result.topology.sparsecores)
+        result.topology.check_batch(result.batch, "--batch")
         return result
 
 
@@ -64,13 +64,6 @@ def with_stacking(config: embed.EmbedConfig, stacking: bool | None) -> embed.Emb
     if stacking is None:
         return config
     return replace(config, sparsecore=replace(config.sparsecore, disable_table_stacking=not stacking))
-
-
-def _check_batch(batch: int, sparsecores: int) -> None:
-    if batch < 1 or batch % sparsecores:
-        near = max(1, round(batch / sparsecores)) * sparsecores
-        problem = f"a batch of {batch} does not divide over {sparsecores} SparseCores"
-        raise UsageError(problem, where="--batch", how=f"take a multiple of them, such as {near}")
 
 
 def _criteo(
@@ -155,7 +148,7 @@ def settled(
         remark(f"{limits}: learnt with batches of {learnt}, these are of {batch}, whose partitions are others")
         return config
     remark(f"{limits}: learnt with batches of {learnt}, which are taken here; --batch sets another")
-    _check_batch(learnt, config.topology.sparsecores)
+    config.topology.check_batch(learnt, "--batch")
     return replace(config, batch=learnt)
 
 

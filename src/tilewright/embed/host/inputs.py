@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from tilewright.embed.host.arrays import Floats, Ids, Longs
-from tilewright.embed.model.stacking import Stacking, check_batch_divides
-from tilewright.embed.model.tables import count
+from tilewright.embed.model.stacking import Stacking
+from tilewright.embed.model.tables import check_batch, count
 from tilewright.errors import UsageError
 
 BAD_IDS = ("error", "clip", "drop")
@@ -166,7 +166,7 @@ def ragged_inputs(batch: Mapping[str, Any], stacking: Stacking, slices: Slices) 
             raise UsageError(f"no input for feature {name!r}", where="batch", how="give every feature of the stacking")
         inputs[name] = normalise(batch[name], name)
         if inputs[name].batch_size % slices.in_batch:
-            check_batch_divides(inputs[name].batch_size, slices.in_batch, f"feature {name!r}")
+            check_batch(inputs[name].batch_size, slices.in_batch, f"feature {name!r}")
     return inputs
 
 

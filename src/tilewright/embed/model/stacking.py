@@ -379,16 +379,8 @@ def batch_sizes_of(
         own = batch_size.get(feature.name) if isinstance(batch_size, Mapping) else batch_size
         where = f"feature {feature.name!r}"
         sizes[feature.name] = size = count(own, "batch size", where)
-        check_batch_divides(size, topology.sparsecores, where)
+        topology.check_batch(size, where)
     return sizes
-
-
-def check_batch_divides(size: int, shards: int, where: str) -> None:
-    """Samples are split over the source SparseCores in equal slices."""
-    if size % shards:
-        near = max(shards, round(size / shards) * shards)
-        how = f"take a multiple of {shards}, such as {near}"
-        raise UsageError(f"a batch of {size} does not divide over {shards} SparseCores", where=where, how=how)
 
 
 def _place(

@@ -177,6 +177,14 @@ class Limits:
 # How many SparseCores there are, and how they are grouped into devices and chips.
 
 
+def check_batch(size: int, shards: int, where: str) -> None:
+    """Samples are split over the source SparseCores in equal slices; :class:`UsageError` where they cannot be."""
+    if size < 1 or size % shards:
+        near = max(shards, round(size / shards) * shards)
+        problem = f"a batch of {size} does not divide over {shards} SparseCores"
+        raise UsageError(problem, where=where, how=f"take a multiple of them, such as {near}")
+
+
 @dataclass(frozen=True)
 class Topology:
     """``chips`` with ``sparsecores_per_chip`` each; ``devices`` counts what a program sees (0 = one per chip).
@@ -209,6 +217,10 @@ class Topology:
     def sparsecores_per_device(self) -> int:
         """SparseCores behind one device of the program."""
         return self.sparsecores // self.devices
+
+    def check_batch(self, size: int, where: str = "") -> None:
+        """:class:`UsageError` for a batch that does not divide over the SparseCores."""
+        check_batch(size, self.sparsecores, where)
 
     @classmethod
     def for_target(cls, name: str | Target, chips: int = 1) -> Topology:

@@ -82,11 +82,12 @@ class KernelRun:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; of the results their sizes and types."""
-        results = [{"shape": list(one.shape), "dtype": str(one.dtype)} for one in self.results]
-        faults = [vars(fault) for fault in self.faults]
-        difference = None if self.uncompared else self.difference
-        return {"name": self.name, "steps": self.steps, "difference": difference, "faults": faults} | {
-            "results": results
+        return {
+            "name": self.name,
+            "steps": self.steps,
+            "difference": None if self.uncompared else self.difference,
+            "faults": [vars(fault) for fault in self.faults],
+            "results": [{"shape": list(one.shape), "dtype": str(one.dtype)} for one in self.results],
         }
 
     def lines(self) -> Iterator[str]:
@@ -243,9 +244,9 @@ class _Program:
     def _operation(self, eqn: Any, given: list[Any]) -> Sequence[Any]:
         name, params = eqn.primitive.name, eqn.params
         inner = params.get("jaxpr", params.get("call_jaxpr"))
-        if self.interpret and name in ("pallas_call", "mpmd_map", "core_map"):
-            if name == "core_map":
-                raise UnsupportedError("core_map is given to the interpreter while it is traced")
+        if self.interpret and name == "core_map":
+            raise UnsupportedError("core_map is given to the interpreter while it is traced")
+        if self.interpret and name in ("pallas_call", "mpmd_map"):
             return list(eqn.primitive.bind(*given, **{**params, "interpret": self.interpret}))
         if name in _FOLLOWED:
             return _FOLLOWED[name](self, eqn, given)
@@ -305,22 +306,16 @@ class _Program:
 
     # Memory.
 
-    def new(self, name: str, aval: Any, *, shared: bool = True, far: bool | None = None) -> Ref:
-        """Memory that holds nothing yet; semaphores count nothing. ``shared``: parallel steps have the same."""
+    def new(self, name: str, aval: Any) -> Ref:
+        """Memory that holds nothing yet; semaphores count nothing."""
         import jax
         from jax import numpy as jnp
 
         shape, dtype = tuple(getattr(aval, "shape", ())), getattr(aval, "dtype", np.float32)
-        writer = np.full(shape, -1) if shared else None
         if jnp.issubdtype(dtype, jax.dtypes.extended):
             return Ref(name, np.zeros(shape, np.int64), np.ones(shape, bool))
-        return Ref(
-            name,
-            _filled(shape, dtype, self.unwritten),
-            np.zeros(shape, bool),
-            writer,
-            _in_hbm(aval) if far is None else far,
-        )
+        values, writer = _filled(shape, dtype, self.unwritten), np.full(shape, -1)
+        return Ref(name, values, np.zeros(shape, bool), writer, _in_hbm(aval))
 
     def _part(self, ref: Any, transforms: Sequence[Any], kind: str = "out of window") -> Part:
         return part_of(ref, transforms, lambda text: self.fault(kind, text))
@@ -422,10 +417,7 @@ class _Program:
         names = iter(_names(eqn.params["jaxpr"], "argument"))
         refs = [_whole(next(names), table) for table in tables]
         inputs = [_whole(next(names), array) for array in arrays]
-        outs = [
-            self.new(next(names), block.array_aval, shared=_in_hbm(block.transformed_block_aval))
-            for block in blocks[first:]
-        ]
+        outs = [self.new(next(names), block.array_aval) for block in blocks[first:]]
         scratch = [self.new(next(names), aval) for aval in mapping.scratch_avals]
         for taken, made in dict(eqn.params["input_output_aliases"]).items():
             outs[made] = inputs[taken - mapping.num_dynamic_grid_bounds - mapping.num_index_operands]
@@ -461,7 +453,7 @@ class _Program:
         self.on_cores = True
         names, used = iter(_names(params["jaxprs"][0], "argument")), self._used(eqn)
         inputs = [_whole(next(names), array) for array in given]
-        outs = [self.new(next(names), aval, far=True) for aval in params["out_avals"]]
+        outs = [self.new(next(names), aval) for aval in params["out_avals"]]
         for taken, made in dict(params["input_output_aliases"]).items():
             outs[made] = inputs[taken]
         for jaxpr, mesh in zip(params["jaxprs"], params["meshes"]):
