@@ -136,6 +136,19 @@ def test_a_cell_that_is_chosen_by_keyboard_shows_where_it_goes(visit, address):
 
 
 @in_browser
+def test_a_device_of_two_shardings_is_chosen_by_keyboard(visit, address):
+    page = (seen := visit(f"{address}#compare", width=420, scheme="dark")).page
+    page.wait_for_selector(".verdict.warn")
+    page.get_by_role("button", name="a sharding").click()
+    page.wait_for_selector("ol li:has-text('all-gather')")
+    seen.tab_to(".cells")
+    page.keyboard.press("ArrowDown")
+    page.wait_for_url(lambda url: "device=2" in url)
+    settled(page)
+    seen.check()
+
+
+@in_browser
 def test_a_program_is_dropped_folded_and_walked(visit, address, tmp_path):
     page = (seen := visit(f"{address}#program", width=420)).page
     (tmp_path / "aot3.py").write_text("\n".join(f"line {n} of mine" for n in range(1, 60)))
