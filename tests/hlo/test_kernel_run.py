@@ -23,7 +23,7 @@ KINDS = {
     "edge": {"padding"},
     "outside": {"out of window"},
     "beyond": {"out of array"},
-    "order": {"unwritten read"},
+    "order": {"unwritten read", "revisited output"},
 }
 
 
@@ -223,3 +223,21 @@ def test_windows_by_element_overlap_and_results_that_nobody_uses_may_be_raced():
     assert not run.faults
     np.testing.assert_array_equal(run.results[0], np.concatenate([x[at : at + 8] for at in (0, 4, 8)]) * 2)
     assert {fault.kind for fault in run_kernels(call, x).faults} == {"race"}
+
+
+@pytest.mark.parametrize("aliased", [False, True])
+def test_blocks_that_come_back_and_blocks_that_no_step_sees_are_told(aliased):
+    """The grid's first dim changes nothing: blocks of the result go out and come back; two blocks are unread."""
+
+    def body(x, kept, o):
+        o[...] = x[...] + kept[...] * 0
+
+    block = pl.BlockSpec((8, 128), lambda turn, i: (i, 0))
+    out = jax.ShapeDtypeStruct((16, 128), jnp.float32)
+    aliases = {1: 0} if aliased else {}
+    call = pl.pallas_call(
+        *(body, out), grid=(2, 2), in_specs=[block, block], out_specs=block, input_output_aliases=aliases
+    )
+    run = run_kernels(call, np.ones((32, 128), np.float32), np.ones((16, 128), np.float32))
+    assert {fault.kind for fault in run.faults} == (set() if aliased else {"revisited output"})
+    assert run.notes == ("2 blocks of x of body are in no step",)

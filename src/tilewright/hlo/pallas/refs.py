@@ -1,4 +1,4 @@
-"""What a running kernel sees of memory: references, parts of them, and the copies that are under way between parts.
+"""What a running kernel sees of memory: references, parts of them, the windows of its grid, and copies under way.
 
 A copy moves its numbers when it is started, and counts as under way until its semaphore has been waited for as often as
 copies were started on it: what ends first of several copies with one semaphore is not known. Until then its destination
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -19,6 +20,8 @@ from tilewright.errors import UnsupportedError
 Array: TypeAlias = np.ndarray[Any, Any]
 Fault: TypeAlias = Callable[..., None]
 """Told of a kind of fault, in words of what happens, and of the line where it is not the one that is evaluated."""
+_FILLS = {"f": (7.0, np.nan), "b": (True, False), "i": (7, 2)}
+"""What memory holds that no one wrote, by kind of type; a result that depends on it differs between the two."""
 
 
 @dataclass(eq=False)
@@ -35,6 +38,30 @@ class Ref:
     writer: Array | None = field(default=None, repr=False)
     far: bool = False
     edge: bool = False
+
+
+def whole(name: str, value: Any) -> Ref:
+    values = np.array(value)
+    return Ref(name, values, np.ones(values.shape, bool))
+
+
+def filled(shape: Sequence[int], dtype: Any, which: int) -> Array:
+    """An array of one of the two numbers that mean nothing."""
+    from jax import numpy as jnp
+
+    kind = "f" if jnp.issubdtype(dtype, np.floating) else "b" if np.dtype(dtype).kind == "b" else "i"
+    return np.full(shape, _FILLS[kind][which]).astype(np.dtype(dtype))
+
+
+def far(ref: Ref) -> None:
+    """Put memory into HBM, which parallel steps and cores share."""
+    ref.far = True
+    ref.writer = np.full(ref.values.shape, -1) if ref.writer is None else ref.writer
+
+
+def in_hbm(aval: Any) -> bool:
+    """Whether memory lies where only copies reach it."""
+    return str(getattr(aval, "memory_space", "")).rpartition(".")[2].lower() in ("any", "hbm")
 
 
 @dataclass(eq=False)
@@ -241,3 +268,90 @@ class Transfers:
 
 def _begun(copy: Copy) -> str:
     return f"started at {copy.line}" if copy.line else f"into {copy.dest.ref.name}"
+
+
+class Window:
+    """The block of an array that a step sees, and where it lies; ``result``: it is written back, maybe to an input."""
+
+    def __init__(self, array: Ref, mapping: Any, result: bool, aliased: bool) -> None:
+        self.array, self.mapping, self.result, self.aliased = array, mapping, result, aliased
+        self.index: tuple[int, ...] = ()
+        self.seen: set[tuple[int, ...]] = set()
+        self.block: Ref | None = None
+        self.whole = in_hbm(mapping.transformed_block_aval)
+        dims = [_dim(one) for one in mapping.block_shape]
+        self.sizes, self.strides = [size for size, _ in dims], [stride for _, stride in dims]
+        if self.whole and self.sizes != list(array.values.shape):
+            how = "TPUs take none either: leave out the vmap, or copy a part"
+            raise UnsupportedError(f"{array.name}: a window in HBM that is not the whole array", how=how)
+        if self.whole:
+            far(array)
+
+    def at(self, program: Any, tables: Sequence[Ref]) -> Ref:
+        """Its block in the step at hand: kept where the step before had it, else brought in or begun anew."""
+        if self.whole:
+            return self.array
+        closed = self.mapping.index_map_jaxpr
+        ids = [np.int32(k) for k in program.ids]
+        found = program.evaluate(closed.jaxpr, closed.consts, [*ids, *tables][: len(closed.jaxpr.invars)])
+        index = tuple(int(np.asarray(one)) for one in found)
+        if self.block is not None and index == self.index:
+            return self.block
+        self.back(program)
+        self.index = index
+        if self.result and index in self.seen and not self.aliased:
+            program.fault(
+                "revisited output", f"block {index} of {self.array.name} comes back in step {program.ids}", ""
+            )
+        self.seen.add(index)
+        shape = [size or 1 for size in self.sizes]
+        starts = [k * stride for k, stride in zip(index, self.strides)]
+        self.ends = [min(start + size, whole) for start, size, whole in zip(starts, shape, self.array.values.shape)]
+        self.starts = starts
+        if any(start < 0 or start >= whole for start, whole in zip(starts, self.array.values.shape)):
+            program.fault("out of array", f"block {index} of {self.array.name} in step {program.ids}", "")
+            self.starts = [min(max(s, 0), max(0, w - 1)) for s, w in zip(starts, self.array.values.shape)]
+            self.ends = [min(s + size, w) for s, size, w in zip(self.starts, shape, self.array.values.shape)]
+        block = filled(shape, self.array.values.dtype, program.unwritten if self.result else program.padding)
+        written = np.zeros(shape, bool)
+        self.inside = tuple(slice(0, end - start) for start, end in zip(self.starts, self.ends))
+        if not self.result:
+            block[self.inside] = self.array.values[self._part()]
+            written[self.inside] = True
+        squeezed = tuple(d for d, size in enumerate(self.sizes) if not size)
+        self.full = block, written
+        self.block = Ref(self.array.name, block.squeeze(squeezed), written.squeeze(squeezed), edge=not self.result)
+        return self.block
+
+    def unread(self, tables: Sequence[Any]) -> int:
+        """How many blocks of its array were in no step, where tables do not choose them."""
+        if self.whole or tables or [size or 1 for size in self.sizes] != self.strides:
+            return 0
+        every = int(prod(-(-whole // stride) for whole, stride in zip(self.array.values.shape, self.strides)))
+        return max(0, every - len(self.seen))
+
+    def _part(self) -> tuple[slice, ...]:
+        return tuple(slice(start, end) for start, end in zip(self.starts, self.ends))
+
+    def back(self, program: Any) -> None:
+        """Its block leaves, a result's to its array: all of it, as the chip does."""
+        if self.block is None:
+            return
+        program.transfers.leave([self.block], f"the end of its block {self.index}")
+        if self.result:
+            values, written = self.full
+            self.array.values[self._part()] = values[self.inside]
+            self.array.written[self._part()] = written[self.inside]
+
+
+def _dim(block: Any) -> tuple[int, int]:
+    """Elements along a dim of a block, 0 for a dim that the kernel does not see, and from one index to the next."""
+    kind = type(block).__name__
+    if kind == "Squeezed" or block is None:
+        return 0, 1
+    if kind == "Element" and not any(block.padding):
+        return int(block.block_size), 1
+    if kind not in ("Blocked", "int"):
+        raise UnsupportedError(f"windows by {kind} are not run", how="blocks, or elements without padding")
+    size = int(getattr(block, "block_size", block))
+    return size, size

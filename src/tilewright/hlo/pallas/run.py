@@ -18,7 +18,19 @@ import numpy as np
 
 from tilewright.errors import UnsupportedError
 from tilewright.hlo.pallas.check import lowering_for
-from tilewright.hlo.pallas.refs import Array, Copy, Part, Ref, Transfers, part_of
+from tilewright.hlo.pallas.refs import (
+    Array,
+    Copy,
+    Part,
+    Ref,
+    Transfers,
+    Window,
+    far,
+    filled,
+    in_hbm,
+    part_of,
+    whole,
+)
 from tilewright.hlo.program import Source
 from tilewright.hlo.reading.python_source import as_seen, python_call
 from tilewright.hlo.reading.sources import users_line
@@ -28,8 +40,6 @@ from tilewright.targets import target
 _MOST_STEPS = 1 << 14
 _MOST_ELEMENTS = 1 << 26
 _MOST_TRIPS = 1 << 20
-_FILLS = {"f": (7.0, np.nan), "b": (True, False), "i": (7, 2)}
-"""What memory holds that no one wrote, by kind of type; a result that depends on it differs between the two."""
 _MOST_SAID = 16
 _TRACED_FOR = "tpu-v6e"
 """Kernels ask while they are traced which chip they are for; what they compute is the same on all."""
@@ -44,6 +54,7 @@ class Fault:
     unwritten read       results that depend on memory that no one filled
     padding              results that depend on what lies beyond an array's edge
     race                 parallel steps or cores that write the same place, or read what another one wrote
+    revisited output     a block of a result that is begun anew after it went out: what it held is lost
     out of window        an index beyond a block; ``out of array``: a block beyond its array
     copy out of bounds   a copy from or to a place beyond a memory
     read under a copy    memory that a copy under way writes; ``write under a copy``: the same, or what one reads
@@ -65,7 +76,8 @@ class KernelRun:
     """Results of a function with kernels in it, and the faults of the kernels; () where none was found.
 
     ``interpreted``: the same results by Pallas' interpreter, () where ``uncompared`` says why there are none.
-    ``difference``: the largest between both, relative to the largest number of each result.
+    ``difference``: the largest between both, relative to the largest number of each result. ``notes``: what is no fault
+    and perhaps not meant: blocks of an array that no step looks at.
     """
 
     name: str
@@ -74,6 +86,7 @@ class KernelRun:
     faults: tuple[Fault, ...]
     steps: int
     uncompared: str = ""
+    notes: tuple[str, ...] = ()
 
     @property
     def difference(self) -> float:
@@ -87,6 +100,7 @@ class KernelRun:
             "steps": self.steps,
             "difference": None if self.uncompared else self.difference,
             "faults": [vars(fault) for fault in self.faults],
+            "notes": list(self.notes),
             "results": [{"shape": list(one.shape), "dtype": str(one.dtype)} for one in self.results],
         }
 
@@ -99,6 +113,7 @@ class KernelRun:
             yield f"  largest difference to Pallas' interpreter: {self.difference:.1e}"
         for fault in self.faults:
             yield f"  {fault.kind}{f' at {fault.line}' if fault.line else ''}: {fault.text}"
+        yield from (f"  - {text}" for text in self.notes)
 
 
 def run_kernels(fn: Callable[..., Any] | str, *args: Any, seed: int = 0) -> KernelRun:
@@ -135,7 +150,7 @@ def run_kernels(fn: Callable[..., Any] | str, *args: Any, seed: int = 0) -> Kern
     faults = [*base.faults.values(), *_meaningless(base, results, closed, flat)]
     arrays = tuple(np.asarray(one) for one in results), tuple(np.asarray(one) for one in interpreted)
     name = ", ".join(dict.fromkeys(base.names)) or "no kernel"
-    return KernelRun(name, *arrays, tuple(faults), base.steps, uncompared)
+    return KernelRun(name, *arrays, tuple(faults), base.steps, uncompared, tuple(base.notes))
 
 
 def _meaningless(base: _Program, results: Sequence[Any], closed: Any, flat: Sequence[Any]) -> Iterator[Fault]:
@@ -203,6 +218,7 @@ class _Program:
     steps: int = 0
     faults: dict[tuple[str, str, str], Fault] = field(default_factory=dict)
     unfilled: dict[str, dict[str, str]] = field(default_factory=dict)
+    notes: dict[str, None] = field(default_factory=dict)
     names: list[str] = field(default_factory=list)
     ids: tuple[int, ...] = ()
     grid: tuple[int, ...] = ()
@@ -314,8 +330,8 @@ class _Program:
         shape, dtype = tuple(getattr(aval, "shape", ())), getattr(aval, "dtype", np.float32)
         if jnp.issubdtype(dtype, jax.dtypes.extended):
             return Ref(name, np.zeros(shape, np.int64), np.ones(shape, bool))
-        values, writer = _filled(shape, dtype, self.unwritten), np.full(shape, -1)
-        return Ref(name, values, np.zeros(shape, bool), writer, _in_hbm(aval))
+        values, writer = filled(shape, dtype, self.unwritten), np.full(shape, -1)
+        return Ref(name, values, np.zeros(shape, bool), writer, in_hbm(aval))
 
     def _part(self, ref: Any, transforms: Sequence[Any], kind: str = "out of window") -> Part:
         return part_of(ref, transforms, lambda text: self.fault(kind, text))
@@ -340,7 +356,7 @@ class _Program:
             self._read(part)
         old = np.array(part.of(ref.values))
         if value is None:
-            fill = _filled(old.shape, old.dtype, self.unwritten) if other is None else np.asarray(other)
+            fill = filled(old.shape, old.dtype, self.unwritten) if other is None else np.asarray(other)
             return [old if mask is None else np.where(np.asarray(mask), old, fill)]
         new = old + np.asarray(value) if name == "addupdate" else np.asarray(value)
         part.put(ref.values, new if mask is None else np.where(np.asarray(mask), new, old))
@@ -415,15 +431,16 @@ class _Program:
         tables, arrays = given[: mapping.num_index_operands], given[mapping.num_index_operands :]
         blocks, first = mapping.block_mappings, mapping.num_inputs
         names = iter(_names(eqn.params["jaxpr"], "argument"))
-        refs = [_whole(next(names), table) for table in tables]
-        inputs = [_whole(next(names), array) for array in arrays]
+        refs = [whole(next(names), table) for table in tables]
+        inputs = [whole(next(names), array) for array in arrays]
         outs = [self.new(next(names), block.array_aval) for block in blocks[first:]]
         scratch = [self.new(next(names), aval) for aval in mapping.scratch_avals]
         for taken, made in dict(eqn.params["input_output_aliases"]).items():
             outs[made] = inputs[taken - mapping.num_dynamic_grid_bounds - mapping.num_index_operands]
         semantics = getattr(eqn.params.get("compiler_params"), "dimension_semantics", None) or ()
         parallel = [d for d, word in enumerate(semantics) if "parallel" in str(word).lower()]
-        windows = [_Window(ref, block, k >= first) for k, (ref, block) in enumerate(zip((*inputs, *outs), blocks))]
+        windows = [Window(ref, block, False, False) for ref, block in zip(inputs, blocks)]
+        windows += [Window(ref, block, True, ref in inputs) for ref, block in zip(outs, blocks[first:])]
         outer = self.ids, self.grid, self.hidden
         self.grid, self.hidden = grid, tuple(mapping.vmapped_dims)
         owners: dict[tuple[int, Any], int] = {}
@@ -443,6 +460,9 @@ class _Program:
         self.eqn, self.ids = None, ()
         for window in windows:
             window.back(self)
+        for window in windows[:first]:
+            if unread := window.unread(tables):
+                self.notes[f"{count_text(unread)} blocks of {window.array.name} of {name} are in no step"] = None
         self._ended(used, outs, [*inputs, *outs, *scratch])
         self.ids, self.grid, self.hidden = outer
         return [ref.values for ref in outs]
@@ -452,7 +472,7 @@ class _Program:
         params, name = eqn.params, _name(eqn, eqn.params["jaxprs"][0])
         self.on_cores = True
         names, used = iter(_names(params["jaxprs"][0], "argument")), self._used(eqn)
-        inputs = [_whole(next(names), array) for array in given]
+        inputs = [whole(next(names), array) for array in given]
         outs = [self.new(next(names), aval) for aval in params["out_avals"]]
         for taken, made in dict(params["input_output_aliases"]).items():
             outs[made] = inputs[taken]
@@ -473,8 +493,8 @@ class _Program:
         sizes, vars_ = dict(mesh.shape), (*jaxpr.constvars, *jaxpr.invars)
         self._counted(name, prod(sizes.values()), arrays)
         for ref, var in zip(refs, vars_):
-            if _in_hbm(var.aval):
-                _far(ref)
+            if in_hbm(var.aval):
+                far(ref)
         for core, place in enumerate(np.ndindex(*sizes.values())):
             self.axes, self.lane = dict(zip(sizes, map(int, place))), core
             named = zip(_names(jaxpr, "argument")[len(refs) :], vars_[len(refs) :])
@@ -488,7 +508,7 @@ class _Program:
     def _state(self, eqn: Any, given: list[Any]) -> Sequence[Any]:
         """``pl.run_state``: arrays that are references while its body runs."""
         inner = eqn.params["jaxpr"]
-        refs = [_whole(name, array) for name, array in zip(_names(inner, "argument"), given)]
+        refs = [whole(name, array) for name, array in zip(_names(inner, "argument"), given)]
         self.evaluate(inner, (), refs)
         return [ref.values for ref in refs]
 
@@ -536,11 +556,6 @@ def _compiled(primitive: Any, params: tuple[tuple[str, Any], ...]) -> Callable[.
     return jax.jit(lambda *values: primitive.bind(*values, **dict(params)))
 
 
-def _whole(name: str, value: Any) -> Ref:
-    values = np.array(value)
-    return Ref(name, values, np.ones(values.shape, bool))
-
-
 def _name(eqn: Any, jaxpr: Any) -> str:
     return str(eqn.params.get("name") or jaxpr.debug_info.func_name or "kernel")
 
@@ -550,96 +565,3 @@ def _names(jaxpr: Any, default: str) -> list[str]:
     known = jaxpr.debug_info.arg_names or ()
     variables = (*jaxpr.constvars, *jaxpr.invars) if len(known) != len(jaxpr.invars) else jaxpr.invars
     return [known[k] if k < len(known) and known[k] else f"{default} {k}" for k in range(len(variables))]
-
-
-def _filled(shape: Sequence[int], dtype: Any, which: int) -> Array:
-    """An array of one of the two numbers that mean nothing."""
-    from jax import numpy as jnp
-
-    kind = "f" if jnp.issubdtype(dtype, np.floating) else "b" if np.dtype(dtype).kind == "b" else "i"
-    return np.full(shape, _FILLS[kind][which]).astype(np.dtype(dtype))
-
-
-def _far(ref: Ref) -> None:
-    """Put memory into HBM, which parallel steps and cores share."""
-    ref.far = True
-    ref.writer = np.full(ref.values.shape, -1) if ref.writer is None else ref.writer
-
-
-def _in_hbm(aval: Any) -> bool:
-    """Whether memory lies where only copies reach it."""
-    return str(getattr(aval, "memory_space", "")).rpartition(".")[2].lower() in ("any", "hbm")
-
-
-class _Window:
-    """The block of an array that a step sees, and where it lies; ``result``: it is written back."""
-
-    def __init__(self, array: Ref, mapping: Any, result: bool) -> None:
-        self.array, self.mapping, self.result = array, mapping, result
-        self.index: tuple[int, ...] = ()
-        self.block: Ref | None = None
-        self.whole = _in_hbm(mapping.transformed_block_aval)
-        dims = [_dim(one) for one in mapping.block_shape]
-        self.sizes, self.strides = [size for size, _ in dims], [stride for _, stride in dims]
-        if self.whole and self.sizes != list(array.values.shape):
-            how = "TPUs take none either: leave out the vmap, or copy a part"
-            raise UnsupportedError(f"{array.name}: a window in HBM that is not the whole array", how=how)
-        if self.whole:
-            _far(array)
-
-    def at(self, program: _Program, tables: Sequence[Ref]) -> Ref:
-        """Its block in the step at hand: kept where the step before had it, else brought in or begun anew."""
-        if self.whole:
-            return self.array
-        closed = self.mapping.index_map_jaxpr
-        ids = [np.int32(k) for k in program.ids]
-        found = program.evaluate(closed.jaxpr, closed.consts, [*ids, *tables][: len(closed.jaxpr.invars)])
-        index = tuple(int(np.asarray(one)) for one in found)
-        if self.block is not None and index == self.index:
-            return self.block
-        self.back(program)
-        self.index = index
-        shape = [size or 1 for size in self.sizes]
-        starts = [k * stride for k, stride in zip(index, self.strides)]
-        self.ends = [min(start + size, whole) for start, size, whole in zip(starts, shape, self.array.values.shape)]
-        self.starts = starts
-        if any(start < 0 or start >= whole for start, whole in zip(starts, self.array.values.shape)):
-            program.fault("out of array", f"block {index} of {self.array.name} in step {program.ids}", "")
-            self.starts = [min(max(s, 0), max(0, w - 1)) for s, w in zip(starts, self.array.values.shape)]
-            self.ends = [min(s + size, w) for s, size, w in zip(self.starts, shape, self.array.values.shape)]
-        block = _filled(shape, self.array.values.dtype, program.unwritten if self.result else program.padding)
-        written = np.zeros(shape, bool)
-        self.inside = tuple(slice(0, end - start) for start, end in zip(self.starts, self.ends))
-        if not self.result:
-            block[self.inside] = self.array.values[self._part()]
-            written[self.inside] = True
-        squeezed = tuple(d for d, size in enumerate(self.sizes) if not size)
-        self.full = block, written
-        self.block = Ref(self.array.name, block.squeeze(squeezed), written.squeeze(squeezed), edge=not self.result)
-        return self.block
-
-    def _part(self) -> tuple[slice, ...]:
-        return tuple(slice(start, end) for start, end in zip(self.starts, self.ends))
-
-    def back(self, program: _Program) -> None:
-        """Its block leaves, a result's to its array: all of it, as the chip does."""
-        if self.block is None:
-            return
-        program.transfers.leave([self.block], f"the end of its block {self.index}")
-        if self.result:
-            values, written = self.full
-            self.array.values[self._part()] = values[self.inside]
-            self.array.written[self._part()] = written[self.inside]
-
-
-def _dim(block: Any) -> tuple[int, int]:
-    """Elements along a dim of a block, 0 for a dim that the kernel does not see, and from one index to the next."""
-    kind = type(block).__name__
-    if kind == "Squeezed" or block is None:
-        return 0, 1
-    if kind == "Element" and not any(block.padding):
-        return int(block.block_size), 1
-    if kind not in ("Blocked", "int"):
-        raise UnsupportedError(f"windows by {kind} are not run", how="blocks, or elements without padding")
-    size = int(getattr(block, "block_size", block))
-    return size, size
