@@ -314,6 +314,13 @@ def test_what_is_not_followed_is_said():
     call = pl.pallas_call(remote, in_specs=[ANY], out_specs=ANY, out_shape=like(x), scratch_shapes=scratch)
     with pytest.raises(UnsupportedError, match="another chip"):
         run_kernels(call, x)
+
+    def drawn(x, o):
+        pltpu.prng_seed(0)
+        o[...] = x[...] + pltpu.prng_random_bits((8, 128))
+
+    with pytest.raises(UnsupportedError, match="prng_seed has no meaning on the CPU"):
+        run_kernels(pl.pallas_call(drawn, out_shape=like(x)), x)
     call, (x,) = stepped()
     with pytest.raises(UnsupportedError, match="not the whole array"):
         run_kernels(jax.vmap(call), np.stack([x, x]))

@@ -275,19 +275,21 @@ class _Program:
             return []
         if hasattr(inner, "consts") and not name.startswith("reduce"):
             return self.evaluate(inner.jaxpr, inner.consts, given)
-        if name == "checkpoint":
+        if name == "shard_map" and params["mesh"].size > 1:
+            raise UnsupportedError(
+                "a shard_map over several devices is not followed", how="run the function of a shard"
+            )
+        if name in ("checkpoint", "shard_map"):
             return self.evaluate(inner, (), given)
         if any(isinstance(value, Ref) for value in given) or name == "get_barrier_semaphore":
             raise UnsupportedError(f"{name} is not followed by the simulation", how="tilewright kernel check prices it")
         try:
-            made = eqn.primitive.bind(*given, **params)
-        except NotImplementedError as error:
             try:
-                made = _compiled(eqn.primitive, tuple(params.items()))(*given)
+                made = eqn.primitive.bind(*given, **params)
             except NotImplementedError:
-                raise UnsupportedError(f"{name} has no meaning on the CPU: {error}") from None
-        except ValueError as error:  # a call of a kernel inside of what is left to JAX
-            raise UnsupportedError(f"{name} cannot be run on the CPU: {str(error).splitlines()[0]}") from None
+                made = _compiled(eqn.primitive, tuple(params.items()))(*given)
+        except (NotImplementedError, ValueError) as error:
+            raise UnsupportedError(f"{name} has no meaning on the CPU: {str(error).splitlines()[0]}") from None
         return made if eqn.primitive.multiple_results else [made]
 
     def _step(self, eqn: Any, given: list[Any]) -> Sequence[Any]:
