@@ -1,7 +1,7 @@
 """Pictures of pages, written anew by `./run python docs/draw_pages.py`.
 
 A row of a report, opened (the README's, of a module that a TPU v5e's own compiler made), a report's page, the page of a
-whole run (the README's; the run takes a minute or two), and the explorer's view of a layout.
+whole run (the README's; the run takes a minute or two), and the explorer's views of a layout and a kernel.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ LAYOUT = "layout?text=bf16[20,300]{1,0:T(8,128)(2,1)}&at=3,130&level=1"
 
 
 def main() -> None:
-    """Write docs/pictures: opened_row.png, opened_row_dark.png, report-page.png, report.png, explore-layout.png."""
+    """Write docs/pictures: opened_row.png, opened_row_dark.png, report-page.png, report.png, explore-layout.png,
+    explore-kernel.png."""
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         opened_row(browser, Path(folder, "row.html"))
@@ -70,16 +71,26 @@ def run_page(browser: Browser, folder: Path) -> None:
 
 
 def explorer(browser: Browser) -> None:
-    """The view of a layout, an element chosen."""
-    command = [sys.executable, "-m", "tilewright", "explore", "--no-browser"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
-        assert process.stdout is not None
-        page = browser.new_page(viewport={"width": 1180, "height": 860}, reduced_motion="reduce")
-        page.goto(f"{process.stdout.readline().strip()}#{LAYOUT}")
-        page.wait_for_selector(".derived dd", timeout=120_000)
-        page.wait_for_timeout(500)  # the part about the element
-        page.screenshot(path=PICTURES / "explore-layout.png")
-        process.terminate()
+    """The view of a layout, an element chosen; and that of a kernel, at one of its steps."""
+    for files, state, drawn, name in (
+        ([], LAYOUT, ".derived dd", "explore-layout.png"),
+        (["examples/pallas_matmul.py:rows_last"], "kernel?step=9&target=tpu-v6e", ".beside", "explore-kernel.png"),
+    ):
+        command = [sys.executable, "-m", "tilewright", "explore", *files, "--no-browser"]
+        with subprocess.Popen(
+            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        ) as process:
+            assert process.stdout is not None
+            page = browser.new_page(viewport={"width": 1180, "height": 860}, reduced_motion="reduce")
+            page.goto(f"{process.stdout.readline().strip()}#{state}")
+            page.wait_for_selector(drawn, timeout=120_000)
+            page.wait_for_timeout(500)  # the part about the element
+            if files:
+                page.locator(".kernel-parts section", has_text="The first steps").evaluate("it => it.scrollIntoView()")
+                page.mouse.wheel(0, -120)
+                page.wait_for_timeout(300)
+            page.screenshot(path=PICTURES / name)
+            process.terminate()
 
 
 if __name__ == "__main__":

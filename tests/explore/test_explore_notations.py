@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tilewright.explore.worker import answer
-from tilewright.layout import shard
+from tilewright.layout import reshard, shard
 
 DUMPED = '  %copy.5 = f32[2,9,200]{2,1,0:T(8,128)} copy(f32[2,9,200]{0,1,2} %x), metadata={op_name="jit(f)/x"}'
 MESSAGE = """RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 20.0G of 15.48G hbm.
@@ -97,4 +97,25 @@ def test_of_a_mesh_every_device_and_the_shard_of_one():
             assert out or tuple(place) in whole.where(index)
     assert asked("layout", text=text, around="9,1")["value"]["scene"]["opened"] == 6
     assert "outside the mesh" in asked("layout", text=text, device="8")["error"]["what"]
-    assert "what travels" in asked("compare", a=text, b=text)["error"]["what"]
+    assert "nothing travels" in asked("compare", a=text, b=text)["value"]["verdict"]
+    assert "one of them is over a mesh" in asked("compare", a=text, b="f32[10,5]")["error"]["what"]
+
+
+def test_two_shardings_are_compared_and_what_a_device_lacks_is_marked():
+    """Rows over ``d`` to columns over ``m``, the columns padded: what is marked is in one box and not in the other."""
+    texts = [f"f32[8,5]{{1,0}} --mesh d=4,m=2 --shard {spec}" for spec in ("d,-", "-,m")]
+    a, b = (shard("f32[8,5]{1,0}", {"d": 4, "m": 2}, spec) for spec in ("d,-", "-,m"))
+    for device in range(8):
+        found = asked("compare", a=texts[0], b=texts[1], device=str(device))["value"]
+        for side, own, other in zip(found["sides"], (a, b), (b, a), strict=True):
+            assert side["scene"]["opened"] == device
+            here, there = (
+                {(i, j) for i in range(rows.start, rows.stop) for j in range(columns.start, columns.stop)}
+                for rows, columns in (own.box(device), other.box(device))
+            )
+            panel = side["scene"]["panels"][1]
+            cells = list(zip(map(tuple, panel["indices"]), panel["moved"], map(tuple, panel["others"]), strict=True))
+            assert {index for index, moved, _ in cells if moved} == here - there
+            assert {other for _, moved, other in cells if not moved and min(other) >= 0} == here & there
+    assert found["steps"] == [str(step) for step in reshard(a, b).steps]
+    assert found["verdict"] == f"the slowest device receives {reshard(a, b).bytes_per_device} B"

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import signal
 import string
 import subprocess
@@ -14,6 +15,7 @@ from starlette.testclient import TestClient
 from tests.conftest import VECTORS
 from tilewright.explore import Explorer, server
 from tilewright.explore.worker import Worker, answer
+from tilewright.hlo import from_python
 
 DUMP = VECTORS / "hlo_tpu" / "v5e_transformer2_grad.after.hlo"
 STABLEHLO = VECTORS / "hlo_tpu" / "v5e_patent_rb.stablehlo.mlir"
@@ -199,6 +201,28 @@ def test_stablehlo_is_shown_as_its_compiler_begins_with_it():
     assert chosen["source"] is None  # the text names no line of the user's
     assert chosen["normal"]
     assert not value("program", of, target="vector8x128")["notes"][0].startswith("what the compiler does")
+
+
+KERNEL = "examples/pallas_matmul.py:rows_last"
+
+
+def test_a_kernel_is_walked_step_by_step(tmp_path):
+    """16 x 4 steps: the right operand's block changes in every step, the left one's in every fourth."""
+    of = tmp_path / "rows.mlir"
+    of.write_text(from_python(KERNEL).text)
+    nodes = value("graph", of, path=[])["nodes"]
+    chosen = [value("operation", of, key=node["key"])["kernel"] for node in nodes if node["key"]]
+    assert 0 in chosen
+    first, later = value("kernel", of, target="tpu-v6e"), value("kernel", of, target="tpu-v6e", step=18)
+    assert (first["steps"], first["step"], later["step"], later["target"]) == (64, 0, 18, "tpu-v6e")
+    parts = {name: markup for name, _, markup in later["sections"]}
+    assert "Step 19 of 64, (4, 2) of the grid" in parts["windows"]
+    held = re.findall(r"<td[^>]*>(stays|comes in for it|goes out after it)</td>", parts["windows"])
+    assert held == ["stays", "comes in for it", "goes out after it"]
+    assert parts["windows"].count('class="mark"') == 3
+    assert "<style" not in "".join(parts.values())
+    assert value("kernel", of, target="tpu-v6e", step=10**9, number=7)["step"] == 63
+    assert "no Pallas kernel" in engine("kernel", STABLEHLO)["error"]["what"]
 
 
 PRODUCT = (VECTORS.parent.parent / "examples" / "product.tasm").read_text()

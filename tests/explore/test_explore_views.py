@@ -8,7 +8,8 @@ import pytest
 
 from tests.browser import BY_DAY, in_browser
 from tests.conftest import VECTORS
-from tests.explore.test_explore_server import with_lines
+from tests.explore.test_explore_server import KERNEL, with_lines
+from tilewright.hlo import from_python
 
 DUMP = VECTORS / "hlo_tpu" / "v5e_transformer2_grad.after.hlo"
 
@@ -135,6 +136,19 @@ def test_a_cell_that_is_chosen_by_keyboard_shows_where_it_goes(visit, address):
 
 
 @in_browser
+def test_a_device_of_two_shardings_is_chosen_by_keyboard(visit, address):
+    page = (seen := visit(f"{address}#compare", width=420, scheme="dark")).page
+    page.wait_for_selector(".verdict.warn")
+    page.get_by_role("button", name="a sharding").click()
+    page.wait_for_selector("ol li:has-text('all-gather')")
+    seen.tab_to(".cells")
+    page.keyboard.press("ArrowDown")
+    page.wait_for_url(lambda url: "device=2" in url)
+    settled(page)
+    seen.check()
+
+
+@in_browser
 def test_a_program_is_dropped_folded_and_walked(visit, address, tmp_path):
     page = (seen := visit(f"{address}#program", width=420)).page
     (tmp_path / "aot3.py").write_text("\n".join(f"line {n} of mine" for n in range(1, 60)))
@@ -153,6 +167,22 @@ def test_a_program_is_dropped_folded_and_walked(visit, address, tmp_path):
     seen.tab_to(".walk button:last-child")
     page.keyboard.press("Enter")
     page.wait_for_selector(".rows [aria-current]")
+    settled(page)
+    seen.check()
+
+
+@in_browser
+def test_a_kernel_is_dropped_and_walked_by_keyboard(visit, address, tmp_path):
+    page = (seen := visit(f"{address}#kernel", width=420, scheme="dark")).page
+    page.wait_for_selector("[role=alert] p")  # the explorer's own file has no kernel
+    (tmp_path / "rows.mlir").write_text(from_python(KERNEL).text)
+    page.locator("input[type=file]").set_input_files([tmp_path / "rows.mlir"])
+    page.wait_for_selector(".kernel-parts svg")
+    settled(page)
+    seen.tab_to("input[type=range]")
+    page.keyboard.press("ArrowRight")
+    page.wait_for_selector(".kernel-parts p:has-text('Step 2 of 64, (0, 1)')")
+    assert "step=1" in page.url
     settled(page)
     seen.check()
 

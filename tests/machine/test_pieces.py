@@ -225,7 +225,7 @@ def test_a_log_of_clicks(click_log):
     ("options", "message"),
     [
         ({"steps": 0}, "0 steps"),
-        ({"batch": 30}, "does not divide over the 4 SparseCores"),
+        ({"batch": 30}, "does not divide over 4 SparseCores"),
         ({"batch": 0}, "does not divide"),
         ({"chips": 0}, "chips"),
         ({"target": "tpu-v5q"}, "did you mean tpu-v5p"),

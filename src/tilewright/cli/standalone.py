@@ -170,7 +170,7 @@ def explore(
     port: Annotated[int, Option(min=0, max=65535, help="The port; 0 takes a free one.")] = 0,
     browser: Annotated[bool, "--browser/--no-browser", "Open the page in a browser."] = True,
 ) -> None:
-    """Open a page that explores layouts, programs, matrix-unit programs and plans; nothing leaves this machine.
+    """Open a page that explores layouts, programs, kernels, the matrix unit and plans; nothing leaves this machine.
 
     The page's address is the first line of stdout. Only who has its token is answered, and only on this machine.
     Ctrl-C ends it.

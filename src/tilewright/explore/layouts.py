@@ -124,8 +124,7 @@ def compare(asked: Question) -> dict[str, Any]:
     """Layouts ``a`` and ``b`` of the same elements: what moves, and the cells of both with those marked."""
     a, b = (_leaf(asked, name)[1] for name in ("a", "b"))
     if isinstance(a, MeshLayout) or isinstance(b, MeshLayout):
-        how = "ask tilewright layout compare A B --mesh d=4,m=4 --shard d,- --to -,m"
-        raise UsageError("between layouts over a mesh it is what travels that counts", how=how)
+        return _compare_shardings(a, b, next(iter(asked.numbers("device") or ()), 0))
     pair = layouts.compare(a, b, asked.numbers("permutation"))
     sides = compare_scenes(pair, "auto", _CELLS // 2)
     return {
@@ -133,6 +132,7 @@ def compare(asked: Question) -> dict[str, Any]:
         "bitcast": pair.move.bitcast,
         "costs": pair.costs,
         "sides": [_side(pair, pair.a, sides[0]), _side(pair, pair.b, sides[1])],
+        "steps": [],
         "moves": [
             {
                 "from": list(moved.from_index), "at": a.place_text(moved.from_place),
@@ -141,6 +141,40 @@ def compare(asked: Question) -> dict[str, Any]:
             for moved in pair.first_moves
         ],
     }  # fmt: skip
+
+
+def _compare_shardings(a: layouts.IndexMap, b: layouts.IndexMap, device: int) -> dict[str, Any]:
+    """The steps from one sharding to the other; the shard of a device in both, what the other has not marked."""
+    if not (isinstance(a, MeshLayout) and isinstance(b, MeshLayout)):
+        raise UsageError("one of them is over a mesh, the other is not", how="write --mesh and --shard behind both")
+    found = layouts.reshard(a, b)
+    moved, least = bytes_text(found.bytes_per_device), bytes_text(found.least_bytes)
+    sides = []
+    for one, other in ((a, b), (b, a)):
+        scene = _counted_in_all(one, make_scene(one, most=replace(_MOST, cells=_CELLS // 2), device=device))
+        box = other.box(scene.opened or 0) or (slice(0),) * other.rank
+        low, high = ([getattr(held, end) for held in box] for end in ("start", "stop"))
+
+        def marked(panel: Panel, low: list[int] = low, high: list[int] = high) -> Panel:
+            inside = ((panel.indices >= low) & (panel.indices < high)).all(-1)
+            return replace(panel, moved=panel.elements & ~inside)
+
+        panels = tuple(tuple(map(marked, row)) for row in scene.panels)
+        scene = replace(scene, panels=panels, strip=marked(scene.strip) if scene.strip else None)
+        cells = _cells(scene)
+        for plain in cells["panels"][bool(scene.devices) :] + cells["strip"]:
+            plain["others"] = [[-1] if gone else index for gone, index in zip(plain["moved"], plain["indices"])]
+        sides.append({"layout": str(one), "facts": _facts(one), "scene": cells})
+    return {
+        "verdict": f"the slowest device receives {moved}"
+        if found.steps
+        else "nothing travels: it is the same sharding",
+        "bitcast": not found.bytes_per_device,
+        "costs": f"the least possible is {least}: what its new shard has and its old one has not",
+        "sides": sides,
+        "moves": [],
+        "steps": list(map(str, found.steps)),
+    }
 
 
 def _side(pair: Comparison, layout: layouts.IndexMap, scene: Scene) -> dict[str, Any]:

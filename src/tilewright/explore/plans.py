@@ -77,12 +77,6 @@ def plan(asked: Question) -> dict[str, Any]:
             }
             for stack in under.stacks[:_MOST_SHOWN]
         ],
-        "more": max(0, len(under.stacks) - _MOST_SHOWN),
-        "curve": [
-            {"fraction": point.fraction, "minibatches": point.minibatches_mean, "dropped": point.drop_rate,
-             "bytes": point.buffer_bytes}
-            for point in learnt.curve
-        ],
     }  # fmt: skip
 
 

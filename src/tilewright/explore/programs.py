@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -12,10 +12,22 @@ from typing import Any
 
 from tilewright.errors import TilewrightError, UsageError
 from tilewright.explore.worker import Question
-from tilewright.hlo import MovementReport, MovementRow, Operation, Program, Suggestion, in_normal_form, load, report
+from tilewright.hlo import (
+    KernelCheck,
+    MovementReport,
+    MovementRow,
+    Operation,
+    Program,
+    Suggestion,
+    check_kernels,
+    in_normal_form,
+    load,
+    report,
+)
 from tilewright.reading import open_bytes, read_stream
 from tilewright.render import bytes_text, count_text, seconds_text
 from tilewright.render.formats import counted, place_text, ratio_text
+from tilewright.render.markup import Html, element, join, shared_asset
 from tilewright.targets import target as find_target
 from tilewright.targets import target_names
 
@@ -35,6 +47,7 @@ _LEFT_OUT = frozenset({"parameter", "constant", "iota", "partition-id", "replica
 _CONTAINERS = frozenset({"while", "conditional", "call", "case", "if", "fusion", "async-start"})
 
 _LOCATION = re.compile(r' loc\((?:"[^"\n]*"|[^()"\n]|\([^()\n]*\))*\)')
+_CALL = "tpu_custom_call"
 _SMALLEST = "func.func @main(%x: tensor<1xf32>) -> tensor<1xf32> {\n  return %x : tensor<1xf32>\n}"
 
 Key = tuple[str, str]
@@ -59,6 +72,7 @@ class _Loaded:
 
     def __init__(self, program: Program, target: str | None) -> None:
         self.report: MovementReport = report(program, target)
+        self.given = program
         if self.report.normal_form:  # the rows are of what the compiler makes of it first
             program = in_normal_form(program).program
         self.program = program
@@ -80,6 +94,16 @@ class _Loaded:
         """Computations whose operations are another operation's insides: bodies of fusions, reducers, comparators."""
         called = {callee for _, op in self.program.operations() if op.opcode not in _CONTAINERS for callee in op.calls}
         return self.program.fused | called
+
+    @cached_property
+    def kernels(self) -> list[KernelCheck]:
+        """Its Pallas kernels, as they are on the target."""
+        return check_kernels(self.given, target=self.report.target or _USUAL)
+
+    def kernel_number(self, name: str) -> int | None:
+        """Which of the kernels an operation is."""
+        calls = [op.name for _, op in self.given.operations() if _CALL in op.attributes.get("custom_call_target", "")]
+        return calls.index(name) if name in calls else None
 
     @cached_property
     def lines(self) -> list[str]:
@@ -193,7 +217,6 @@ def program(asked: Question) -> dict[str, Any]:
         "figures": figures,
         "notes": list(movement.notes),
         "changes": [_change_json(loaded, change) for change in movement.suggestions[:_MOST_CHANGES]],
-        "files": sorted({op.source.file for op in loaded.shown.values() if op.source})[:200],
     }
 
 
@@ -338,9 +361,40 @@ def operation(asked: Question) -> dict[str, Any]:
         else {"file": op.source.file, "line": op.source.line, "function": op.source.function},
         "module": list(loaded.folds["module"].get(key, ())),
         "row": _row_json(key, row) if row else None,
+        "kernel": loaded.kernel_number(op.name),
         "feeds": feeds,
         "fed_by": fed_by,
     }
+
+
+def kernel(asked: Question) -> dict[str, Any]:
+    """Kernel ``number`` of a program at one ``step`` of its grid: the sections of its page, as markup."""
+    loaded = _program(asked)
+    checks = loaded.kernels
+    if not checks:
+        how = "drop a dump or StableHLO with one; tilewright explore model.py:step traces a function"
+        raise UsageError("there is no Pallas kernel in this program", how=how)
+    number = asked.number("number", 0, 0, len(checks) - 1)
+    check = checks[number]
+    steps = check.kernel.steps if check.kernel else 0
+    step = asked.number("step", 0, 0, max(0, steps - 1))
+    return {
+        "names": [f"{k + 1}: {each.name}" for k, each in enumerate(checks)],
+        "number": number,
+        "steps": steps,
+        "step": step,
+        "target": loaded.report.target or _USUAL,
+        "targets": [name for name in target_names() if name.startswith("tpu-") and _takes_programs(name)],
+        "sections": [
+            (name, heading, _markup(blocks)) for name, heading, blocks in check.sections(step if steps else None)
+        ],
+    }
+
+
+def _markup(blocks: Iterable[str]) -> str:
+    """Blocks of a page without the style that drawings carry: the explorer's page has it, and takes no other."""
+    text = join(block if isinstance(block, Html) else element("p", block) for block in blocks)
+    return text.replace(element("style", Html(shared_asset("figure.css"))), "")
 
 
 def _split(name: str) -> list[str]:

@@ -27,6 +27,7 @@ QUESTIONS = {
     "program": ("programs", "slow", 120.0),
     "graph": ("programs", "slow", 60.0),
     "operation": ("programs", "slow", 10.0),
+    "kernel": ("programs", "slow", 120.0),
     "matrix": ("matrix", "slow", 120.0),
     "plan": ("plans", "slow", 180.0),
 }

@@ -105,7 +105,7 @@ class Fitted:
     def limits_json(self) -> dict[str, Any]:
         """A limits file of what was recorded, raised by the job's headroom: for the next training."""
         assert self.tables is not None
-        plan, hot = _stacking(self.tables), self.tables.hot_rows
+        plan, hot = self.tables.stacking(), self.tables.hot_rows
         raised = {name: limits.with_headroom(self.job.headroom) for name, limits in self.recorded.items()}
         facts: dict[str, Any] = {
             "target": self.job.target,
@@ -189,7 +189,7 @@ def _trained(
     saver: embed.Checkpoints | None,
 ) -> Fitted:
     """All that comes when the folder of the checkpoints is ours."""
-    first, stacking = _resumed_step(job, saver, watch), _stacking(tables)
+    first, stacking = _resumed_step(job, saver, watch), tables.stacking()
     watch.on_stage("plan")
     limits = _limits(job, source, tables)
     watch.on_stage("restore" if first else "start")
@@ -227,10 +227,6 @@ def _renewed(watch: FitWatch, saver: embed.Checkpoints | None, seen: int, limits
     )
     if saver is not None:
         saver.limits = limits
-
-
-def _stacking(tables: embed.EmbedConfig) -> embed.Stacking:
-    return tables.stacking()
 
 
 def _prepared(job: FitJob) -> tuple[Model, embed.EmbedConfig]:
@@ -321,7 +317,7 @@ def _limits(job: FitJob, source: LogSource, tables: embed.EmbedConfig) -> dict[s
     learnt = embed.plan(
         *(source.features(min(job.steps, _PLANNED)), tables.features, tables.topology),
         target=job.target,
-        stacking=_stacking(tables),
+        stacking=tables.stacking(),
         pipelining=job.pipelined,
         apart=tables.hot_rows,
     )

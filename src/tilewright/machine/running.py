@@ -313,12 +313,7 @@ def _checked_model(
     source: Any, batch: int, scale: float, chip: Target, chips: int
 ) -> tuple[Model, tuple[Feature, ...], Stacking]:
     topology = Topology.for_target(chip, chips)
-    if batch < 1 or batch % topology.sparsecores:
-        near = max(1, round(batch / topology.sparsecores)) * topology.sparsecores
-        problem = (
-            f"a batch of {batch} does not divide over the {topology.sparsecores} SparseCores of {chips} {chip.name}"
-        )
-        raise UsageError(problem, how=f"use a multiple of {topology.sparsecores}, such as --batch {near}")
+    topology.check_batch(batch)
     model = load_model(source)
     features = tuple(model.features(scale))
     if {feature.name for feature in features} != set(CATEGORICAL):

@@ -143,7 +143,7 @@ def run(
     *,
     to: _ToJson,
 ) -> None:
-    """Run Pallas kernels block by block: what is read unwritten, what is never written, races, padding in results."""
+    """Run Pallas kernels block by block: what is read or left unwritten, races, padding in results, copies at fault."""
     if not hlo.names_python(program):
         raise UsageError("only a Python function can be run", where=program, how="name one: model.py:function")
     with redirect_stdout(sys.stderr):

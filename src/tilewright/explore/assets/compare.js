@@ -9,10 +9,11 @@ const EXAMPLES = [
   ["untiled to tiled", "f32[6,10]{1,0}", "f32[6,10]{1,0:T(4,4)}", ""],
   ["a transpose", "bf16[16,256]{1,0:T(8,128)(2,1)}", "bf16[256,16]{1,0:T(8,128)(2,1)}", "1,0"],
   ["a bitcast", "f32[8,128]{1,0}", "f32[1024]{0}", ""],
+  ["a sharding", "bf16[64,32] --mesh d=4,m=2 --shard d,-", "bf16[64,32] --mesh d=4,m=2 --shard -,m", ""],
 ];
 
 export const build = (section) => {
-  const values = { a: "", b: "", permutation: "" };
+  const values = { a: "", b: "", permutation: "", device: "" };
   const inputs = {};
   const input = (name, label) => {
     inputs[name] = make("textarea", { rows: 2, spellcheck: false, autocomplete: "off", oninput: soon(() => typed(), 150) });
@@ -35,6 +36,10 @@ export const build = (section) => {
       return found;
     };
     const choose = (cell) => {
+      if (cell && cell.device !== null) { // of a mesh: its shard in both
+        values.device = String(cell.device);
+        return load();
+      }
       const found = tell(cell);
       if (found) other().cells.reveal(found);
     };
@@ -75,18 +80,21 @@ export const build = (section) => {
       const old = `(${move.from.join(", ")})`, now = `(${move.to.join(", ")})`;
       return make("li", { textContent: old === now ? `element ${old}: ${move.at} to ${move.goes}` : `element ${old} at ${move.at} becomes ${now} at ${move.goes}` });
     });
-    moves.replaceChildren(...(lines.length ? [make("h2", { textContent: "For instance" }), make("ul", {}, ...lines)] : []));
+    const steps = found.steps.map((step) => make("li", { textContent: step }));
+    moves.replaceChildren(...(lines.length ? [make("h2", { textContent: "For instance" }), make("ul", {}, ...lines)] : []),
+      ...(steps.length ? [make("h2", { textContent: "The cheapest steps" }), make("ol", {}, ...steps)] : []));
   };
 
   const typed = () => {
-    for (const name of Object.keys(values)) values[name] = inputs[name].value;
+    for (const name of Object.keys(inputs)) values[name] = inputs[name].value;
+    values.device = "";
     load();
   };
 
   const show = (given) => {
-    Object.assign(values, values.a || given.a ? {} : FIRST, given);
+    Object.assign(values, { device: "" }, values.a || given.a ? {} : FIRST, given);
     if (!values.b) values.b = values.a;
-    for (const name of Object.keys(values)) if (inputs[name].value !== values[name]) inputs[name].value = values[name];
+    for (const name of Object.keys(inputs)) if (inputs[name].value !== values[name]) inputs[name].value = values[name];
     load();
   };
   return { title: "Compare", show };

@@ -2,12 +2,13 @@
 
 import { drop, make, state } from "./tools.js";
 import * as compare from "./compare.js";
+import * as kernel from "./kernel.js";
 import * as layout from "./layout.js";
 import * as matrix from "./matrix.js";
 import * as plan from "./plan.js";
 import * as program from "./program.js";
 
-const views = { layout, compare, program, matrix, plan };
+const views = { layout, compare, program, kernel, matrix, plan };
 const main = document.getElementById("view");
 const start = JSON.parse(document.body.dataset.start);
 const built = new Map();

@@ -109,6 +109,8 @@ export const build = (section, start) => {
     if (row && row.runs > 1) facts.push(["runs", `${row.runs} times`]);
     const parts = [make("h2", { className: "mono", textContent: op.name }), listing(facts)];
     if (row?.comparable) parts.push(make("a", { className: "go", href: addressOf("compare", { a: row.from, b: row.to }), textContent: "See both layouts" }));
+    if (op.kernel !== null) parts.push(make("a", { className: "go", textContent: "Walk through the kernel",
+      href: addressOf("kernel", { file: values.file, target: values.target, number: op.kernel }) }));
     parts.push(excerpt(op.normal ? "The program's text, as its compiler begins with it" : "The program's text", op.text));
     parts.push(await sourceOf(op.source));
     const neighbours = (name, keys) => keys.length && make("p", { className: "near" }, `${name} `, ...keys.flatMap((near) =>

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import permutations
 from math import prod
 
 import numpy as np
 
-from tilewright.hlo.pallas.order import best_order
-from tilewright.hlo.reading.kernel import Kernel, Window
+from tilewright.hlo.reading.kernel import Kernel, Window, moves_of
 from tilewright.hlo.timing.pallas import Pipeline
 from tilewright.render.formats import bytes_text, count_text, percent_text, seconds_text
 from tilewright.targets import Target
 
 _SAID = 0.1
 """Share of a kernel's time from which something is worth a sentence."""
+_MOST_DIMS, _MOST_STEPS = 4, 1 << 20
+"""Of grids whose other orders are counted."""
 
 
 def advice(kernel: Kernel, whole: Pipeline | None, chip: Target) -> Iterator[str]:
@@ -89,3 +92,43 @@ def _products(kernel: Kernel, chip: Target) -> Iterator[tuple[float, str]]:
             f"blocks that are multiples of {side} along what is multiplied: products of {rows} x {depth} by "
             f"{depth} x {columns} ({kind}) fill {percent_text(filled)} of the matrix unit",
         )
+
+
+@dataclass(frozen=True)
+class Order:
+    """An order of the grid's dims, the outermost first, and the bytes that all windows move in it."""
+
+    dims: tuple[int, ...]
+    bytes: int
+
+
+def best_order(kernel: Kernel) -> Order | None:
+    """The order that moves least, where it moves less than the kernel's own; None where none does, or nobody knows.
+
+    Of orders that would fetch a block of a result again, or write it in parts, none is taken.
+    """
+    windows = [window for window in kernel.windows if window.space == "vmem"]
+    if len(kernel.grid) > _MOST_DIMS or kernel.steps > _MOST_STEPS or not all(window.places for window in windows):
+        return None
+    own = sum(window.megabytes for window in windows)
+    best = min(_orders(kernel), key=lambda order: order.bytes, default=None)
+    return best if best and best.bytes < own * 1e6 * 0.98 else None
+
+
+def _orders(kernel: Kernel) -> Iterator[Order]:
+    rank = len(kernel.grid)
+    for dims in permutations(range(rank)):
+        grid, moved = tuple(kernel.grid[d] for d in dims), 0.0
+        for window in kernel.windows:
+            if window.space != "vmem":
+                continue
+            places = [
+                np.transpose(place.reshape((1,) * (rank - place.ndim) + place.shape), dims) for place in window.places
+            ]
+            known = window.array if len(window.array) == len(window.block) else ()
+            moves = moves_of(places, grid, window.block, known, window.dtype)
+            if window.result and moves.fetches > window.fetches:
+                break
+            moved += moves.megabytes
+        else:
+            yield Order(dims, round(moved * 1e6))

@@ -14,7 +14,7 @@ from tilewright.errors import TilewrightError
 from tilewright.hlo.allocation.kernel_errors import explain_kernel
 from tilewright.hlo.pallas.advice import advice
 from tilewright.hlo.pallas.memory import Memory, limit_of, memory_of, near_arrays
-from tilewright.hlo.pallas.page import kernels_page
+from tilewright.hlo.pallas.page import kernel_sections, kernels_page
 from tilewright.hlo.program import Operation, Program
 from tilewright.hlo.reading.kernel import Kernel
 from tilewright.hlo.reading.kernel_tree import block_bytes
@@ -119,6 +119,10 @@ class KernelCheck:
     def to_html(self, target: str, beside: Sequence[KernelCheck] = ()) -> str:
         """One page: this kernel, and others ``beside`` it."""
         return kernels_page([self, *beside], target)
+
+    def sections(self, step: int | None = None) -> list[tuple[str, str, list[str]]]:
+        """Name, heading and blocks of each section of its page; with ``step``, from 0 on, what that step holds."""
+        return list(kernel_sections(self, step))
 
     def times(self) -> Iterator[str | Table]:
         """What the terminal shows of its time: by what bounds its steps, and the steps that take most of it."""
@@ -235,7 +239,7 @@ def check_kernels(
         program = load(fn) if isinstance(fn, str) else fn
     else:
         try:
-            with _lowering_for(chip):
+            with lowering_for(chip):
                 program = from_jax(*_bound(fn, kwargs, args))
         except TilewrightError:
             raise
@@ -286,7 +290,7 @@ def _line_of(error: BaseException) -> str:
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
 
 
-def _lowering_for(chip: Target) -> Any:
+def lowering_for(chip: Target) -> Any:
     """A mesh of one such chip: kernels ask while they are lowered which chip it is for."""
     import jax
 
