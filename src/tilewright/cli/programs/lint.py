@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated
 
 from typer import Argument
@@ -17,7 +16,7 @@ from tilewright.cli.programs.program import ArgOption, MeshOptions, load_program
 from tilewright.errors import CheckFailed, UsageError
 from tilewright.extras import need
 from tilewright.render.delivery import Answer, Line, deliver, json_text, remark
-from tilewright.render.formats import counted
+from tilewright.render.formats import counted, place_text
 
 #: What `--target` and `--threshold` are where nobody says.
 TARGET, THRESHOLD = "tpu-v5e", 1.05
@@ -150,14 +149,12 @@ def _instead(finding: hlo.Suggestion) -> list[str]:
 
 def place(finding: hlo.Suggestion) -> str:
     """``model.py:41:8``, the path as seen from here; the operation's name where no line is known."""
-    path, number = _path_and_line(finding)
-    return f"{path}:{number}:{finding.column + 1}" if path else finding.op
+    return f"{place_text(finding.source)}:{finding.column + 1}" if finding.source else finding.op
 
 
 def _path_and_line(finding: hlo.Suggestion) -> tuple[str, int]:
-    file, _, number = finding.source.rpartition(":")
-    path, here = Path(file), Path.cwd()
-    return str(path.relative_to(here)) if file and path.is_relative_to(here) else file, int(number or 0)
+    path, _, number = place_text(finding.source).rpartition(":")
+    return path, int(number or 0)
 
 
 def _factor(finding: hlo.Suggestion) -> str:
