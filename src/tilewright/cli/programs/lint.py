@@ -138,18 +138,14 @@ def fails(finding: hlo.Suggestion, threshold: float) -> bool:
 def line(finding: hlo.Suggestion) -> str:
     """``model.py:41:8 grouped-query-attention 57.8x predicted: keys are repeated ...; reshape the queries ...``."""
     basis = f" [{finding.basis}]" if finding.basis else ""
-    return f"{place(finding)} {finding.rule} {_factor(finding)}: {finding.what}; {finding.how}{basis}"
+    place = f"{place_text(finding.source)}:{finding.column + 1}" if finding.source else finding.op
+    return f"{place} {finding.rule} {_factor(finding)}: {finding.what}; {finding.how}{basis}"
 
 
 def _instead(finding: hlo.Suggestion) -> list[str]:
     """Python to paste, with the names and sizes of one's own."""
     rule = hlo.catalogue().get(finding.rule)
     return rule.instead if rule is not None else []
-
-
-def place(finding: hlo.Suggestion) -> str:
-    """``model.py:41:8``, the path as seen from here; the operation's name where no line is known."""
-    return f"{place_text(finding.source)}:{finding.column + 1}" if finding.source else finding.op
 
 
 def _path_and_line(finding: hlo.Suggestion) -> tuple[str, int]:
