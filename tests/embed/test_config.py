@@ -134,7 +134,7 @@ LEAST = '[[table]]\nname = "t"\nvocab = 9\nwidth = 4\n'
         ('[[table]]\nname = "t"\nwidth = 3', "table 't': vocab missing"),
         (LEAST + "rows = 4", "table 't': unknown key 'rows'"),
         (LEAST.replace("9", "0"), "table 't': vocab = 0"),
-        (LEAST + 'optimizer = "adamw"', "optimizer = 'adamw'; one of sgd, adagrad"),
+        (LEAST + 'optimizer = "adamw"', "unknown optimizer 'adamw'; known: sgd, adagrad"),
         (LEAST + 'optimizer = { kind = "sgd", rate = 1 }', "unknown key 'rate'; known keys: learning_rate"),
         (LEAST + "optimizer = 3", "optimizer = 3"),
         (LEAST + '[[feature]]\nname = "f"', "no table called 'f'; tables are t"),

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tilewright import embed
-from tilewright.errors import LimitError, UsageError
+from tilewright.errors import LimitError
 from tilewright.explore.worker import Question, known_target
 from tilewright.render import bytes_text, percent_text
 from tilewright.targets import target as find_target
@@ -101,12 +101,10 @@ def _config(asked: Question) -> embed.EmbedConfig:
         config = replace(config, target=known_target(config.target), batch=min(config.batch, _MOST_BATCH))
     else:
         name = asked.text("optimizer", 100) or "adagrad"
-        if name not in embed.OPTIMIZERS:
-            raise UsageError(f"no optimizer {name[:40]!r}", how=f"one of {', '.join(embed.OPTIMIZERS)}")
+        rule = embed.optimizer_of({"kind": name, "learning_rate": 0.01}, "optimizer")
         scale = asked.number("scale", 10, 1, 100) / 1000
         vocabs = embed.scale_vocabs(embed.CRITEO_CARDINALITIES["kaggle"], scale)
         width = asked.number("width", 16, 1, 512)
-        rule = embed.OPTIMIZERS[name](learning_rate=0.01)
         features = tuple(
             embed.Feature(f"C{k}", embed.Table(f"C{k}", n, width, optimizer=rule)) for k, n in enumerate(vocabs, 1)
         )

@@ -61,8 +61,17 @@ class Output:
     """
 
     def __init__(self, path: str | None = None, as_json: bool = False, *suffixes: str, stdout: bool = True) -> None:
-        self.path, self.as_json = path, as_json
-        self.suffix = "" if path is None else self._suffix(path, suffixes, stdout)
+        self.path, self.as_json, self.suffix = path, as_json, ""
+        if path == "-" and as_json:
+            raise UsageError("-o - and --json both want stdout", how="write to a file")
+        if path == "-" and stdout:
+            self.suffix = suffixes[0]
+        elif path is not None:
+            name = re.sub(r"\.htm$", ".html", path.lower())
+            self.suffix = max((suffix for suffix in suffixes if name.endswith(suffix)), key=len, default="none")
+            self.must_end_in(*suffixes)
+            if self.suffix == ".pftrace":
+                need("perfetto", what=f"writing {path}")
 
     @property
     def is_file(self) -> bool:
@@ -73,19 +82,6 @@ class Output:
         """Raise UsageError for a file whose name ends in none of these, of those that the command writes."""
         if self.path is not None and self.suffix not in suffixes:
             raise UsageError(f"no writer for {self.path!r}", where="-o", how=f"end the name in {' or '.join(suffixes)}")
-
-    def _suffix(self, path: str, suffixes: tuple[str, ...], stdout: bool) -> str:
-        if path == "-" and self.as_json:
-            raise UsageError("-o - and --json both want stdout", how="write to a file")
-        if path == "-" and stdout:
-            return suffixes[0]
-        name = re.sub(r"\.htm$", ".html", path.lower())
-        fitting = [suffix for suffix in suffixes if name.endswith(suffix)]
-        if not fitting:
-            raise UsageError(f"no writer for {path!r}", where="-o", how=f"end the name in {' or '.join(suffixes)}")
-        if ".pftrace" in fitting:
-            need("perfetto", what=f"writing {path}")
-        return max(fitting, key=len)
 
 
 def deliver(

@@ -88,10 +88,6 @@ def _vocabs(text: str, scale: float) -> tuple[int, ...]:
 def _optimizer(text: str) -> Any:
     """``adam`` or ``adam:learning_rate=0.1,b1=0.8``."""
     name, _, given = text.partition(":")
-    if name not in embed.OPTIMIZERS:
-        raise UsageError(
-            f"unknown optimizer {name!r}", where="--optimizer", how=f"known: {', '.join(embed.OPTIMIZERS)}"
-        )
     arguments: dict[str, Any] = {}
     for part in filter(None, given.split(",")):
         key, _, value = part.partition("=")

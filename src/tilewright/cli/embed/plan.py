@@ -175,9 +175,8 @@ def _applied(
 
 def _like_tables(setup: embed.EmbedConfig, tables: int, rows: int) -> embed.EmbedConfig:
     """The model of so many tables alike, one feature each; width and optimizer are those of the options."""
-    for option, value in (("--tables", tables), ("--rows-per-table", rows)):
-        if value < 1:
-            raise UsageError(f"{option} {value}", how="give a whole number of at least 1")
+    if tables < 1:
+        raise UsageError(f"--tables {tables}", how="give a whole number of at least 1")
     first = setup.features[0].table
     named = [embed.Table(f"t{k}", rows, first.width, optimizer=first.optimizer) for k in range(tables)]
     return replace(setup, features=tuple(embed.Feature(table.name, table) for table in named), columns={})

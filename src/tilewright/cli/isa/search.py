@@ -6,7 +6,7 @@ A product on one machine or on many, what limits it, and which machine suits a w
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Annotated, Any
 
 from typer import Argument, Option
@@ -76,10 +76,7 @@ def tune(
     with progress("timing") as bar:
         asked = {"most": most, "within": within, "watch": bar, **fixed}
         tuning = isa.autotune(m, n, k, dtype, machine.configured(settings), **asked)
-    names = ("ka", "kb", "transpose_b", "order", "line", "page", "block_a", "columns", "split", "segments", "tail_kb")
-    options = {name: getattr(tuning.best.choice, name) or None for name in names}
-    command = f"isa matmul --m {m} --n {n} --k {k} --dtype {tuning.dtype}"
-    call = _call(command, options, {"order": "k_outer", "block_a": 1}, settings)
+    call = _call(f"isa matmul --m {m} --n {n} --k {k}", tuning, {}, settings)
     return _deliver(tuning, call, top, to, _checked(tuning) if check else None)
 
 
@@ -132,11 +129,13 @@ def _shown(tuning: Any, top: int) -> list[Any]:
     return first if tuning.default in first else [*first, tuning.default]
 
 
-def _call(command: str, options: dict[str, Any], usual: dict[str, Any], settings: Sequence[str] | None) -> str:
-    """A choice as a command: those of its options that are not as usual."""
-    words = [command]
-    for name, value in options.items():
-        if value not in (None, False) and usual.get(name) != value:
+def _call(command: str, tuning: Any, how: dict[str, Any], settings: Sequence[str] | None) -> str:
+    """The best choice as a command: those of its options that are not as usual."""
+    usual = {field.name: field.default for field in fields(tuning.best.choice)}
+    usual |= {"stride": 1, "padding": 0, "dilation": 1, "groups": 1}
+    words = [f"{command} --dtype {tuning.dtype}"]
+    for name, value in {**how, **tuning.options}.items():
+        if value != usual[name]:
             shown = "x".join(map(str, value)) if isinstance(value, tuple) else value
             words.append(f"--{name.replace('_', '-')}" + ("" if value is True else f" {shown}"))
     return " ".join([*words, *(f"--set {assignment}" for assignment in settings or ())])
@@ -183,8 +182,7 @@ def tune_conv2d(
     with progress("timing") as bar:
         config = machine.configured(settings)
         tuning = isa.autotune_conv2d(*of.shapes, of.dtype, config, most=most, within=within, watch=bar, **of.how)
-    usual = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1, "ka": 1, "kb": 1, "block_a": 1, "buffers": 1}
-    call = _call(f"isa conv2d {of.x} {of.w} --dtype {tuning.dtype}", {**of.how, **tuning.options}, usual, settings)
+    call = _call(f"isa conv2d {of.x} {of.w}", tuning, of.how, settings)
     return _deliver(tuning, call, top, to)
 
 

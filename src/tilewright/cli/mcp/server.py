@@ -31,14 +31,9 @@ from tilewright.version import __version__
 
 _RUN = """
 import os, sys, threading, time
+from tilewright.child import bound
 seconds, memory = int(sys.argv.pop(1)), int(sys.argv.pop(1))
-try:
-    import resource
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
-    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-except (ImportError, ValueError, OSError):
-    pass
+bound(memory, seconds)
 def end_with(server):
     while os.getppid() == server:
         time.sleep(0.5)
@@ -47,7 +42,7 @@ threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
 from tilewright.cli import main
 main()
 """
-"""The limits are set before anything is imported; a server that was killed takes its calls with it."""
+"""The limits are set before anything large is imported; a server that was killed takes its calls with it."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated
 
 from typer import Argument
@@ -17,7 +16,7 @@ from tilewright.cli.programs.program import ArgOption, MeshOptions, load_program
 from tilewright.errors import CheckFailed, UsageError
 from tilewright.extras import need
 from tilewright.render.delivery import Answer, Line, deliver, json_text, remark
-from tilewright.render.formats import counted
+from tilewright.render.formats import counted, place_text
 
 #: What `--target` and `--threshold` are where nobody says.
 TARGET, THRESHOLD = "tpu-v5e", 1.05
@@ -139,7 +138,8 @@ def fails(finding: hlo.Suggestion, threshold: float) -> bool:
 def line(finding: hlo.Suggestion) -> str:
     """``model.py:41:8 grouped-query-attention 57.8x predicted: keys are repeated ...; reshape the queries ...``."""
     basis = f" [{finding.basis}]" if finding.basis else ""
-    return f"{place(finding)} {finding.rule} {_factor(finding)}: {finding.what}; {finding.how}{basis}"
+    place = f"{place_text(finding.source)}:{finding.column + 1}" if finding.source else finding.op
+    return f"{place} {finding.rule} {_factor(finding)}: {finding.what}; {finding.how}{basis}"
 
 
 def _instead(finding: hlo.Suggestion) -> list[str]:
@@ -148,16 +148,9 @@ def _instead(finding: hlo.Suggestion) -> list[str]:
     return rule.instead if rule is not None else []
 
 
-def place(finding: hlo.Suggestion) -> str:
-    """``model.py:41:8``, the path as seen from here; the operation's name where no line is known."""
-    path, number = _path_and_line(finding)
-    return f"{path}:{number}:{finding.column + 1}" if path else finding.op
-
-
 def _path_and_line(finding: hlo.Suggestion) -> tuple[str, int]:
-    file, _, number = finding.source.rpartition(":")
-    path, here = Path(file), Path.cwd()
-    return str(path.relative_to(here)) if file and path.is_relative_to(here) else file, int(number or 0)
+    path, _, number = place_text(finding.source).rpartition(":")
+    return path, int(number or 0)
 
 
 def _factor(finding: hlo.Suggestion) -> str:

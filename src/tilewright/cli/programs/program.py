@@ -7,7 +7,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -20,6 +20,7 @@ from tilewright.cli.streams import read_bytes
 from tilewright.errors import UsageError
 from tilewright.render import bytes_text
 from tilewright.render.delivery import remark
+from tilewright.render.formats import counted
 
 if TYPE_CHECKING:
     from tilewright.layout import Mesh
@@ -64,11 +65,10 @@ def _beside(path: Path, ending: str) -> tuple[str, str]:
     if path.suffix != ".txt":
         return "", ""
     beside = path.with_name(f"{path.stem}-{ending}.txt")
-    try:
-        with beside.open(encoding="utf-8", errors="replace") as text:
-            return beside.name, text.read(_MOST_READ)
-    except (OSError, ValueError):  # there is none; or a name that cannot be, no permission
-        return "", ""
+    # There may be none, or a name that cannot be, or no permission.
+    with suppress(OSError, ValueError), beside.open(encoding="utf-8", errors="replace") as text:
+        return beside.name, text.read(_MOST_READ)
+    return "", ""
 
 
 def _say_memory(path: Path) -> None:
@@ -92,7 +92,7 @@ def _say_memory(path: Path) -> None:
         remark(f"note: {name} is damaged, cut off or of another compilation: it is not used")
         return
     kinds = ", ".join(f"{kind} {bytes_text(size)}" for kind, size in totals.most_common() if size)
-    number = f"{len(found)} allocation{'s' if len(found) > 1 else ''}, {bytes_text(total)} in main memory"
+    number = f"{counted(len(found), 'allocation')}, {bytes_text(total)} in main memory"
     remark(f"note: the compiler's own buffer assignment ({name}): {number}: {kinds}")
 
 

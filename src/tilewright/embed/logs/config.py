@@ -386,9 +386,10 @@ def _table(entry: _TableEntry) -> Table:
 def optimizer_of(entry: str | dict[str, Any], where: str) -> Any:
     """``"adagrad"`` or ``{kind = "adagrad", learning_rate = 0.1}``."""
     arguments = {"kind": entry} if isinstance(entry, str) else dict(entry)
-    kind = OPTIMIZERS.get(str(arguments.pop("kind", "")).lower())
+    name = str(arguments.pop("kind", ""))[:40]
+    kind = OPTIMIZERS.get(name.lower())
     if kind is None:
-        raise UsageError(f"optimizer = {entry!r}", where=where, how=f"one of {', '.join(OPTIMIZERS)}")
+        raise UsageError(f"unknown optimizer {name!r}", where=where, how=f"known: {', '.join(OPTIMIZERS)}")
     check_keys(arguments, [argument.name for argument in fields(kind)], f"{where}: optimizer")
     with placed_at(f"{where}: optimizer"):
         return kind(**arguments)

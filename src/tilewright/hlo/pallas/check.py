@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
@@ -20,13 +19,13 @@ from tilewright.hlo.reading.kernel import Kernel
 from tilewright.hlo.reading.kernel_tree import block_bytes
 from tilewright.hlo.reading.kernels import read_kernel
 from tilewright.hlo.reading.loading import load
-from tilewright.hlo.reading.python_source import as_seen, from_jax, names_python, python_call
+from tilewright.hlo.reading.python_source import from_jax, names_python, python_call, users_line
 from tilewright.hlo.timing.chip import chip_of
 from tilewright.hlo.timing.estimate import estimate
 from tilewright.hlo.timing.kernels import FROM_BODY, TARGET, configuration, sizes_of
 from tilewright.hlo.timing.pallas import Pipeline, pipeline
 from tilewright.hlo.timing.step import StepTime
-from tilewright.render.formats import bytes_text, seconds_text
+from tilewright.render.formats import bytes_text, place_text, seconds_text
 from tilewright.render.tables import Column, Table
 from tilewright.targets import Target
 from tilewright.targets import target as find_target
@@ -276,18 +275,10 @@ def refused(error: BaseException) -> KernelCheck:
         (kind for kind, words in _KINDS if re.search(words, f"{type(error).__name__} {text}", re.I)), "lowering"
     )
     call = _CALL.search(text)
-    line = as_seen(call[2] if call else _line_of(error))
+    line = place_text(call[2]) if call else users_line(error)
     suggestion = known[0].how if known else ""
     problem = Problem(kind, known[0].meaning if known else f"{type(error).__name__}: {text[:400]}", line, suggestion)
     return KernelCheck(call[1] if call else "kernel", False, (problem,), line)
-
-
-def _line_of(error: BaseException) -> str:
-    """The innermost line that is in no library."""
-    frames = [
-        f for f in traceback.extract_tb(error.__traceback__) if not re.search(r"site-packages|/tilewright/", f.filename)
-    ]
-    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
 
 
 def lowering_for(chip: Target) -> Any:
@@ -308,7 +299,7 @@ def _calls(program: Program) -> Iterator[Operation]:
 
 def _kernel_of(op: Operation) -> Kernel:
     kernel = read_kernel(configuration(op), sizes_of(op))
-    kernel.line = as_seen(str(op.source)) if op.source else ""
+    kernel.line = place_text(str(op.source)) if op.source else ""
     return kernel
 
 

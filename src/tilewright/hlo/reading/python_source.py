@@ -27,6 +27,7 @@ from tilewright.hlo.program import Program
 from tilewright.hlo.reading.mlir_reader import read_stablehlo
 from tilewright.hlo.reading.sources import is_library
 from tilewright.layout.index.types import dtype_name
+from tilewright.render.formats import place_text
 
 
 def from_jax(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Program:
@@ -320,23 +321,17 @@ def _users_faults(where: str, doing: str) -> Iterator[None]:
         first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
         reason = f"{type(error).__name__}: {first}" if first else type(error).__name__
         raise UsageError(
-            f"{doing} fails: {reason}", where=_users_line(error) or where, how="--debug shows the whole traceback"
+            f"{doing} fails: {reason}", where=users_line(error) or where, how="--debug shows the whole traceback"
         ) from error
 
 
-def _users_line(error: BaseException) -> str:
+def users_line(error: BaseException) -> str:
     """``file.py:12`` of the innermost frame outside libraries, "" if there is none."""
     if isinstance(error, SyntaxError) and error.filename:
-        return f"{as_seen(error.filename)}:{error.lineno}"
+        return place_text(f"{error.filename}:{error.lineno}")
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if not is_library(f.filename) and not f.filename.startswith((_OURS, sys.base_prefix))]
-    return f"{as_seen(own[-1].filename)}:{own[-1].lineno}" if own else ""
-
-
-def as_seen(file: str) -> str:
-    """The path as seen from the working folder, where it is below it."""
-    path = Path(file)
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file
+    return place_text(f"{own[-1].filename}:{own[-1].lineno}") if own else ""
 
 
 def _functions(module: ModuleType) -> list[str]:
