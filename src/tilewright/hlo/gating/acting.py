@@ -16,7 +16,7 @@ from tilewright.errors import TilewrightError
 from tilewright.hlo.gating.gate import Verdict, copied_block, source_of, take_out
 from tilewright.hlo.gating.moves import layout_of
 from tilewright.hlo.gating.regions import Region, leaves_of
-from tilewright.hlo.graphs.graph import Block, Node, Value, in_order, replace_value, walk
+from tilewright.hlo.graphs.graph import Block, Node, Value, in_order, inputs_of, replace_value, walk
 from tilewright.hlo.graphs.mlir import module_text
 from tilewright.hlo.reading.mlir_reader import read_stablehlo
 from tilewright.hlo.rewrites.cleanup import DeadCode
@@ -357,9 +357,8 @@ def _take_back(trial: Block) -> None:
 
 def _copy_of(trial: Block, output: Value) -> Block:
     """The trial as a block with its own arguments, to be priced; constants it shares with the program are copied in."""
-    inside = set(trial.operations)
-    used = (*(value for op in trial.operations for value in op.operands), output)
-    outer = dict.fromkeys(value for value in used if value.operation not in inside)
+    own = output.operation is not None and output.operation.block is trial
+    outer = dict.fromkeys([*inputs_of(trial.operations), *([] if own else [output])])
     constants = [v.operation for v in outer if made_by(v, "constant") and v.operation and number_of(v) is not None]
     inputs = [value for value in outer if value.operation not in constants]
     return copied_block(inputs, [*constants, *trial.operations], [output])
