@@ -57,24 +57,24 @@ MEASURED = ("cpu", "gpu")
 def price(rule: str, before: Block, after: Block, target: Target) -> Gain:
     """What a rule gains on a region: blocks that hold what it replaces, and what it puts in its place."""
     known = factor_on(rule, target.name)
+    said = f"{known} at the example's shapes"
     if target.name in MEASURED:
-        if known is None:
-            return Gain(1.0, "unpriced", f"nobody has measured it on {target.name}")
-        return Gain(known.factor, "confirmed", f"{known} at the example's shapes")
-    if target.family == "tpu":
-        gain = _modelled(before, after, target)
-        if known is not None and (gain.kind == "unpriced" or gain.factor < LEAST):
-            said = f"{known} at the example's shapes"
-            if gain.kind == "unpriced":
-                return Gain(known.factor, "confirmed", f"{said}; {gain.note}")
-            if gain.factor * LEAST < 1:
-                return Gain(known.factor, "disputed", f"{said}, but the time model has {gain.factor:.2g} times here")
-            return Gain(known.factor, "confirmed", f"{said}; the time model sees no difference here")
-        note = f"; at the example's shapes {known}" if known is not None else ""
-        return Gain(gain.factor, gain.kind, gain.note + note, gain.seconds)
-    sizes = [padded_bytes(block, target) for block in (before, after)]
-    note = f"its arrays take {bytes_text(sizes[1])} instead of {bytes_text(sizes[0])}"
-    return Gain(sizes[0] / max(sizes[1], 1), "counted", note)
+        nobody = Gain(1.0, "unpriced", f"nobody has measured it on {target.name}")
+        return Gain(known.factor, "confirmed", said) if known is not None else nobody
+    if target.family != "tpu":
+        sizes = [padded_bytes(block, target) for block in (before, after)]
+        note = f"its arrays take {bytes_text(sizes[1])} instead of {bytes_text(sizes[0])}"
+        return Gain(sizes[0] / max(sizes[1], 1), "counted", note)
+    gain = _modelled(before, after, target)
+    if known is None:
+        return gain
+    if gain.kind == "unpriced":
+        return Gain(known.factor, "confirmed", f"{said}; {gain.note}")
+    if gain.factor >= LEAST:
+        return replace(gain, note=f"{gain.note}; at the example's shapes {known}")
+    if gain.factor * LEAST < 1:
+        return Gain(known.factor, "disputed", f"{said}, but the time model has {gain.factor:.2g} times here")
+    return Gain(known.factor, "confirmed", f"{said}; the time model sees no difference here")
 
 
 def _modelled(before: Block, after: Block, target: Target) -> Gain:
