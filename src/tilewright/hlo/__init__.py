@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from tilewright.hlo.exchange.sarif import suggestions_sarif
     from tilewright.hlo.gating.gate import Verdict
     from tilewright.hlo.gating.suggesting import suggest
-    from tilewright.hlo.graphs.graph import Block, Node, Value, array_dtype
+    from tilewright.hlo.graphs.graph import Block, Node, Value, array_dtype, inputs_of
     from tilewright.hlo.optimization import Optimized, optimize, passes_html, suggest_rewrites
     from tilewright.hlo.pallas.check import KernelCheck, check_kernels, kernels
     from tilewright.hlo.pallas.run import run_kernels
     from tilewright.hlo.program import Operation, Program
-    from tilewright.hlo.proving.reference import XlaValues, inputs_of
+    from tilewright.hlo.proving.reference import XlaValues
     from tilewright.hlo.proving.tpu import TpuComparison, compare_on_tpu, compile_for_tpu
     from tilewright.hlo.proving.verify import Verification, operations_of, sample_arrays, verify
     from tilewright.hlo.reading.loading import dumped_modules, load

@@ -16,7 +16,7 @@ from tilewright.errors import TilewrightError
 from tilewright.hlo.gating.gate import Verdict, copied_block, source_of, take_out
 from tilewright.hlo.gating.moves import layout_of
 from tilewright.hlo.gating.regions import Region, leaves_of
-from tilewright.hlo.graphs.graph import Block, Node, Value, in_order, replace_value, walk
+from tilewright.hlo.graphs.graph import Block, Node, Value, in_order, inputs_of, replace_value, walk
 from tilewright.hlo.graphs.mlir import module_text
 from tilewright.hlo.reading.mlir_reader import read_stablehlo
 from tilewright.hlo.rewrites.cleanup import DeadCode
@@ -57,24 +57,24 @@ MEASURED = ("cpu", "gpu")
 def price(rule: str, before: Block, after: Block, target: Target) -> Gain:
     """What a rule gains on a region: blocks that hold what it replaces, and what it puts in its place."""
     known = factor_on(rule, target.name)
+    said = f"{known} at the example's shapes"
     if target.name in MEASURED:
-        if known is None:
-            return Gain(1.0, "unpriced", f"nobody has measured it on {target.name}")
-        return Gain(known.factor, "confirmed", f"{known} at the example's shapes")
-    if target.family == "tpu":
-        gain = _modelled(before, after, target)
-        if known is not None and (gain.kind == "unpriced" or gain.factor < LEAST):
-            said = f"{known} at the example's shapes"
-            if gain.kind == "unpriced":
-                return Gain(known.factor, "confirmed", f"{said}; {gain.note}")
-            if gain.factor * LEAST < 1:
-                return Gain(known.factor, "disputed", f"{said}, but the time model has {gain.factor:.2g} times here")
-            return Gain(known.factor, "confirmed", f"{said}; the time model sees no difference here")
-        note = f"; at the example's shapes {known}" if known is not None else ""
-        return Gain(gain.factor, gain.kind, gain.note + note, gain.seconds)
-    sizes = [padded_bytes(block, target) for block in (before, after)]
-    note = f"its arrays take {bytes_text(sizes[1])} instead of {bytes_text(sizes[0])}"
-    return Gain(sizes[0] / max(sizes[1], 1), "counted", note)
+        nobody = Gain(1.0, "unpriced", f"nobody has measured it on {target.name}")
+        return Gain(known.factor, "confirmed", said) if known is not None else nobody
+    if target.family != "tpu":
+        sizes = [padded_bytes(block, target) for block in (before, after)]
+        note = f"its arrays take {bytes_text(sizes[1])} instead of {bytes_text(sizes[0])}"
+        return Gain(sizes[0] / max(sizes[1], 1), "counted", note)
+    gain = _modelled(before, after, target)
+    if known is None:
+        return gain
+    if gain.kind == "unpriced":
+        return Gain(known.factor, "confirmed", f"{said}; {gain.note}")
+    if gain.factor >= LEAST:
+        return replace(gain, note=f"{gain.note}; at the example's shapes {known}")
+    if gain.factor * LEAST < 1:
+        return Gain(known.factor, "disputed", f"{said}, but the time model has {gain.factor:.2g} times here")
+    return Gain(known.factor, "confirmed", f"{said}; the time model sees no difference here")
 
 
 def _modelled(before: Block, after: Block, target: Target) -> Gain:
@@ -357,9 +357,8 @@ def _take_back(trial: Block) -> None:
 
 def _copy_of(trial: Block, output: Value) -> Block:
     """The trial as a block with its own arguments, to be priced; constants it shares with the program are copied in."""
-    inside = set(trial.operations)
-    used = (*(value for op in trial.operations for value in op.operands), output)
-    outer = dict.fromkeys(value for value in used if value.operation not in inside)
+    own = output.operation is not None and output.operation.block is trial
+    outer = dict.fromkeys([*inputs_of(trial.operations), *([] if own else [output])])
     constants = [v.operation for v in outer if made_by(v, "constant") and v.operation and number_of(v) is not None]
     inputs = [value for value in outer if value.operation not in constants]
     return copied_block(inputs, [*constants, *trial.operations], [output])

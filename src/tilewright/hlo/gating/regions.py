@@ -9,7 +9,7 @@ from math import prod
 from typing import TypeGuard
 
 from tilewright.hlo.gating.moves import SMALL, bytes_moved, is_unit_step
-from tilewright.hlo.graphs.graph import Block, Node, Value
+from tilewright.hlo.graphs.graph import Block, Node, Value, inputs_of
 from tilewright.hlo.rewrites.cleanup import operation_key
 from tilewright.hlo.rewriting.maker import MOVES, MOVES_AND_REPEATS, is_elementwise, is_static
 from tilewright.targets import Target
@@ -47,12 +47,7 @@ class Region:
     @cached_property
     def inputs(self) -> tuple[Value, ...]:
         """What the members take from outside, by first use."""
-        inputs: dict[Value, None] = {}
-        made: set[Value] = set()
-        for op in self.members:
-            inputs.update(dict.fromkeys(v for v in op.operands if v not in made))
-            made.update(op.results)
-        return tuple(inputs)
+        return tuple(inputs_of(self.members))
 
     @cached_property
     def outputs(self) -> tuple[Value, ...]:

@@ -262,6 +262,12 @@ def captured(operation: Node) -> list[Value]:
     return [v for body in bodies for op in body.operations for v in op.operands if id(v) not in own]
 
 
+def inputs_of(nodes: Sequence[Node]) -> list[Value]:
+    """What these operations take from others, in the order of first use."""
+    made = {v for node in nodes for v in node.results}
+    return list(dict.fromkeys(v for node in nodes for v in (*node.operands, *captured(node)) if v not in made))
+
+
 def in_order(operations: Sequence[Node]) -> list[Node]:
     """The operations with every definition before its uses, otherwise in the order of their positions."""
     waiting: dict[Node, int] = {}

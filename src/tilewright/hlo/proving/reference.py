@@ -20,7 +20,7 @@ import numpy as np
 
 from tilewright.errors import UnsupportedError
 from tilewright.hlo.execute import array_struct, flat_callable, run_apart
-from tilewright.hlo.graphs.graph import Block, Node, Value, array_dtype, captured, numpy_dtype, walk
+from tilewright.hlo.graphs.graph import Block, Node, Value, array_dtype, inputs_of, numpy_dtype, walk
 from tilewright.hlo.ir import operations_module, parse_module, print_module
 from tilewright.hlo.jaxlib_child import ask, read_arrays
 from tilewright.hlo.proving.agreement import in_float64
@@ -165,13 +165,6 @@ def _widen_bits(constant: re.Match[str]) -> str:
 Type = tuple[Sequence[int], np.dtype[Any]]
 _MOST_ALONE = 300
 """Distinct operations that are compiled one by one; each takes some hundredths of a second."""
-
-
-def inputs_of(nodes: Sequence[Node]) -> list[Value]:
-    """What these operations take from others, in the order of first use."""
-    made = {id(v) for node in nodes for v in node.results}
-    taken = [v for node in nodes for v in (*node.operands, *captured(node)) if id(v) not in made]
-    return list(dict.fromkeys(taken))
 
 
 def types_of(values: Sequence[Value]) -> list[Type]:

@@ -18,7 +18,7 @@ import numpy as np
 
 from tilewright.child import Tell, bound, half_of_memory, serve
 from tilewright.errors import TilewrightError, UnsupportedError, UsageError
-from tilewright.hlo.execute import SECONDS, ask, check_custom_calls
+from tilewright.hlo.execute import SECONDS, array_struct, ask, check_custom_calls
 from tilewright.hlo.graphs.graph import Block, Value
 from tilewright.hlo.graphs.mlir import read_functions
 from tilewright.hlo.ir import parse_module
@@ -298,6 +298,13 @@ def _first_difference(before: Sequence[str], after: Sequence[str]) -> str:
     if len(before) != len(after):
         return f"{len(before)} arguments and results in one, {len(after)} in the other"
     return next(f"{a} in one is {b} in the other" for a, b in zip(before, after) if a != b)
+
+
+def main_types(text: str) -> tuple[list[Any], list[Any]]:
+    """The arguments and results of a StableHLO text's main, as ShapeDtypeStructs."""
+    body = _main(Program("stablehlo", "", text, ()))
+    inputs, outputs = map(types_of, (body.arguments, body.operations[-1].operands))
+    return [array_struct(*each) for each in inputs], [array_struct(*each) for each in outputs]
 
 
 def inlined_functions(program: Program) -> dict[str, Block]:

@@ -78,14 +78,18 @@ def _clamped(index: Value, size: int, make: Maker) -> Value:
     return make.operation("clamp", [low, index, high], index.sizes, index.dtype)
 
 
+def _hits(index: Value, shape: tuple[int, ...], make: Maker) -> Value:
+    """Where an array of this shape is at the index of its row in the last dim."""
+    there = make.broadcast(index, shape, range(len(shape) - 1))
+    return make.compare(make.iota(shape, len(shape) - 1, index.dtype), there, "EQ")
+
+
 def _masked_sum(found: _Picked, make: Maker) -> Value:
     """The gather clamps its indices; what is not picked counts as -0.0, the identity of a sum, so the bits stay."""
     values = found.node.operands[0]
     shape = values.sizes
     clamped = _clamped(make.reshape(found.column, shape[:-1]), shape[-1], make)
-    there = make.broadcast(clamped, shape, range(len(shape) - 1))
-    hit = make.compare(make.iota(shape, len(shape) - 1, clamped.dtype), there, "EQ")
-    return make.reshape(_picked_from(values, hit, make), found.node.result.sizes)
+    return make.reshape(_picked_from(values, _hits(clamped, shape, make), make), found.node.result.sizes)
 
 
 def _picked_from(values: Value, hit: Value, make: Maker) -> Value:
@@ -195,12 +199,9 @@ ONE_HOT_LOSS = Rule(
 
 def _select_by_index(found: _Picked, make: Maker) -> Value:
     """An index out of range hits nothing, and a scatter leaves it out."""
-    shape = found.node.result.sizes
-    there, given = (
-        make.broadcast(make.reshape(value, shape[:-1]), shape, range(len(shape) - 1))
-        for value in (found.column, found.node.operands[2])
-    )
-    hit = make.compare(make.iota(shape, len(shape) - 1, found.column.dtype), there, "EQ")
+    shape, updates = found.node.result.sizes, found.node.operands[2]
+    hit = _hits(make.reshape(found.column, shape[:-1]), shape, make)
+    given = make.broadcast(make.reshape(updates, shape[:-1]), shape, range(len(shape) - 1))
     return make.select(hit, given, make.full("0.0", given.dtype, shape))
 
 
@@ -363,17 +364,11 @@ def _is_of_rows(node: Node, taken: str, window: str, rows: Value) -> bool:
     return whole and (last or own["index_dim"] == rank) and table.dtype in ("f32", "bf16")
 
 
-def _one_hot(index: Value, rows: int, dtype: str, make: Maker) -> Value:
-    """The 0/1 matrix [indices, rows] with a one where the index is."""
-    wide = (index.sizes[0], rows)
-    return make.convert(make.compare(make.broadcast(index, wide, (0,)), make.iota(wide, 1, index.dtype), "EQ"), dtype)
-
-
 def _look_up_by_product(root: Node, make: Maker) -> Value:
     """A gather clamps its indices, so the one-hot rows are those of clamped indices."""
     table, indices = root.operands
     clamped = _clamped(make.reshape(indices, (prod(root.result.sizes[:-1]),)), table.sizes[0], make)
-    hot = _one_hot(clamped, table.sizes[0], table.dtype, make)
+    hot = make.convert(_hits(clamped, (*clamped.sizes, table.sizes[0]), make), table.dtype)
     picked = make.dot(hot, table, ((1,), (0,)), precision=precision_for_zero_one(table.dtype))
     return make.reshape(picked, root.result.sizes)
 
@@ -407,7 +402,7 @@ def _add_by_product(root: Node, make: Maker) -> Value:
     """An index out of range has no row in the one-hot matrix, and a scatter leaves it out."""
     (rows, width), (_, indices, updates) = root.result.sizes, root.operands
     count = prod(updates.sizes[:-1])
-    hot = _one_hot(make.reshape(indices, (count,)), rows, root.result.dtype, make)
+    hot = make.convert(_hits(make.reshape(indices, (count,)), (count, rows), make), root.result.dtype)
     precision = precision_for_zero_one(root.result.dtype)
     return make.dot(hot, make.reshape(updates, (count, width)), ((0,), (0,)), precision=precision)
 

@@ -523,51 +523,50 @@ def _as_sum(op: Operation) -> Sequence[Operation]:
     return [each, replace(op, opcode="reduce", operands=(name,), operand_shapes=(shape,), attributes=dims)]
 
 
-def _once(operations: Sequence[Operation]) -> list[Operation]:
-    """The operations without those that compute what another has computed."""
-    known: dict[tuple[object, ...], str] = {}
-    names: dict[str, str] = {}
-    found = list[Operation]()
-    written = {
-        op.name: op.operands[0] for op in operations if op.operands and plain_opcode(op.opcode) in WRITES_IN_PLACE
-    }
+def _renamed(operations: Sequence[Operation], same: Callable[[Operation], str]) -> list[Operation]:
+    """The operations without those that only name a value again: ``same`` gives its first name, "" for the others."""
+    names, found = dict[str, str](), list[Operation]()
     for op in operations:
         if any(name in names for name in op.operands):
             op = replace(op, operands=tuple(names.get(name, name) for name in op.operands))
+        if known := same(op):
+            names[op.name] = known
+        else:
+            found.append(op)
+    return found
+
+
+def _once(operations: Sequence[Operation]) -> list[Operation]:
+    """The operations without those that compute what another has computed."""
+    known: dict[tuple[object, ...], str] = {}
+    updates = (op for op in operations if op.operands and plain_opcode(op.opcode) in WRITES_IN_PLACE)
+    written = {op.name: op.operands[0] for op in updates}
+
+    def same(op: Operation) -> str:
         kind = plain_opcode(op.opcode)
         if kind in _UNCHANGED and op.operand_shapes[:1] == (op.shape,) and not _NOT_ZERO.search(_padding(op)):
-            names[op.name] = op.operands[0]
-            continue
+            return op.operands[0]
         if kind == "select" and len(op.operands) == 3 and op.operand_shapes[:1] == ("pred[]",):
             _, yes, no = op.operands  # an update that is made or not: the update itself chooses, in place
             if updated := yes if written.get(yes) == no else no if written.get(no) == yes else "":
-                names[op.name] = updated
-                continue
-        if (op.name and not op.calls) or kind == "reduce":
-            key = kind, op.shape, op.operands, tuple(sorted(op.attributes.items())), op.operands or op.line
-            if (
-                kind in _FLOWS | HEADS
-                and kind not in ("constant", "iota")
-                and (first := known.setdefault(key, op.name)) != op.name
-            ):
-                names[op.name] = first
-                continue
-        found.append(op)
-    return found
+                return updated
+        merges = (op.name and not op.calls) or kind == "reduce"
+        if not merges or kind not in _FLOWS | HEADS or kind in ("constant", "iota"):
+            return ""
+        key = kind, op.shape, op.operands, tuple(sorted(op.attributes.items())), op.operands or op.line
+        first = known.setdefault(key, op.name)
+        return first if first != op.name else ""
+
+    return _renamed(operations, same)
 
 
 def _without_barriers(operations: Sequence[Operation]) -> list[Operation]:
     """The operations that read what went into barriers: those only keep what is computed again from being merged."""
-    names: dict[str, str] = {}
-    found = []
-    for op in operations:
-        if any(name in names for name in op.operands):
-            op = replace(op, operands=tuple(names.get(name, name) for name in op.operands))
-        if plain_opcode(op.opcode) == "optimization-barrier" and len(op.operands) == 1:
-            names[op.name] = op.operands[0]
-        else:
-            found.append(op)
-    return found
+
+    def same(op: Operation) -> str:
+        return op.operands[0] if plain_opcode(op.opcode) == "optimization-barrier" and len(op.operands) == 1 else ""
+
+    return _renamed(operations, same)
 
 
 def _wanted(operations: list[Operation], captured: Collection[str]) -> list[Operation]:

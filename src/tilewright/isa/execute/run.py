@@ -170,6 +170,9 @@ class Runner:
     or waits at another one, is a record on those that wait, and they go on.
     """
 
+    compiles = True
+    """One that is alone runs compiled blocks, many instructions a turn."""
+
     def __init__(self, work: Work) -> None:
         self.jobs = {pe.number: list(jobs) for pe, jobs in work}
         self.pes = [pe for pe, _ in work]
@@ -245,7 +248,7 @@ class Runner:
     def turn(self) -> bool:
         """One instruction of every processing element that can go on; False when all have ended."""
         active = [pe for pe in self.pes if not pe.halted and pe.barrier is None]
-        if len(active) == 1:  # none to take turns with
+        if len(active) == 1 and self.compiles:  # none to take turns with
             (pe,) = active
             if self.alone is not pe:  # others may have moved pages since it was alone last
                 self._drop_blocks()

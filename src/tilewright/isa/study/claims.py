@@ -80,29 +80,26 @@ def _broadcast() -> tuple[Claim, ...]:
     return tuple(rows)
 
 
+_ONE_BY_ONE: dict[str, Any] = {"macs_per_thread_cycle": 1}
+_MATH = "math takes most of the time"
+_MERGES: tuple[tuple[int, int, int, dict[str, Any], str, str], ...] = (
+    (16, 4, 1, {}, "four threads share a row's columns", "each of them loads the row's A, and math waits for that"),
+    (16, 1, 4, _ONE_BY_ONE, "four threads share every dot product, two of 8 products each", _MATH),
+    (16, 2, 2, _ONE_BY_ONE, "both", _MATH),
+    (16, 1, 4, {}, "a thread makes all 8 products in a cycle as well", "and their sums are sent for nothing"),
+    (16, 1, 4, {"kb_mode": "chunk"}, "8 products each", "columns of B take as long, first and last loads too"),
+    (64, 4, 1, {}, "no thread was idle: as many, and A is loaded four times", "and that takes its time"),
+)
+"""Of 64 threads: rows of A, ka, kb, what else the machine has, what is counted, what the clock says."""
+
+
 def _merging() -> tuple[Claim, ...]:
     rows = []
-    one_by_one: dict[str, Any] = {"macs_per_thread_cycle": 1}
-    for m, ka, kb, how, remark, why in (
-        (16, 4, 1, {}, "four threads share a row's columns", "each of them loads the row's A, and math waits for that"),
-        (
-            16,
-            1,
-            4,
-            one_by_one,
-            "four threads share every dot product, two of 8 products each",
-            "math takes most of the time",
-        ),
-        (16, 2, 2, one_by_one, "both", "math takes most of the time"),
-        (16, 1, 4, {}, "a thread makes all 8 products in a cycle as well", "and their sums are sent for nothing"),
-        (16, 1, 4, {"kb_mode": "chunk"}, "8 products each", "columns of B take as long, first and last loads too"),
-        (64, 4, 1, {}, "no thread was idle: as many, and A is loaded four times", "and that takes its time"),
-    ):
+    for m, ka, kb, how, remark, why in _MERGES:
         a, b, config = np.ones((m, 64), np.int8), np.ones((64, 64), np.int8), MatrixUnitConfig(threads=64, **how)
         alone, merged = (matmul(a, b, config, ka=x, kb=y) for x, y in ((1, 1), (ka, kb)))
-        case = ", ".join(
-            [f"{m} x 64 x 64, 64 threads, ka{ka} kb{kb}", *(f"{key}={value}" for key, value in how.items())]
-        )
+        settings = "".join(f", {key}={value}" for key, value in how.items())
+        case = f"{m} x 64 x 64, 64 threads, ka{ka} kb{kb}{settings}"
         counted = f"cycles of math (mm instructions: {alone.counts.instructions} -> {merged.counts.instructions})"
         claim, math = "ka and kb fill idle threads", (alone.math_cycles, merged.math_cycles)
         rows.append(Claim(claim, case, counted, *math, remark, (alone.cycles, merged.cycles), why))

@@ -224,14 +224,7 @@ where, help, quit; an empty line is step"""
 class _Single(Runner):
     """A runner without compiled blocks: a turn is one instruction of every processing element that can go on."""
 
-    def turn(self) -> bool:
-        active = [pe for pe in self.pes if not pe.halted and pe.barrier is None]
-        for pe in active:
-            self.step(pe)
-        waiting = [pe for pe in self.pes if pe.barrier is not None]
-        if not active and waiting:
-            self._release(waiting)
-        return bool(active or waiting)
+    compiles = False
 
 
 class Debugger:
