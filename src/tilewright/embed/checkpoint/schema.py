@@ -6,7 +6,7 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
@@ -49,25 +49,22 @@ class Checksums:
     run: str
     files: dict[str, str]
 
-    def check(self, path: Path) -> None:
-        """Raises ValueError or OSError where a file of the step is not the one that was written."""
-        self._compare(path, whole_file(path))
+    def check(self, path: Path, read: Callable[[Path], str] | None = None) -> None:
+        """Raises ValueError or OSError where a file of the step is not the one that was written.
 
-    def check_chunk(self, path: Path) -> None:
-        """The same for a chunk, whose reader compares its numbers with the checksum that it ends in."""
-        self._compare(path, chunk_file(path))
+        ``read``: :func:`whole_file`, or :func:`chunk_file` of a chunk, whose reader compares its numbers with the
+        checksum that it ends in."""
+        written = self.files.get(os.fspath(path)[len(os.fspath(self.folder)) + 1 :], "nothing")  # in every chunk's way
+        found = (read or whole_file)(path)
+        if found != written:
+            problem = f"not that of step {self.folder.name}: size and checksum {found}, written was {written}"
+            raise ValueError(f"{path}: {problem}")
 
     def check_under(self, folder: str) -> None:
         """Every file that was written into a folder of the step."""
         paths = [self.folder / name for name in self.files if name.startswith(f"{folder}/")]
         with ThreadPoolExecutor(_THREADS) as pool:
             list(pool.map(self.check, paths))
-
-    def _compare(self, path: Path, found: str) -> None:
-        written = self.files.get(os.fspath(path)[len(os.fspath(self.folder)) + 1 :], "nothing")  # in every chunk's way
-        if found != written:
-            problem = f"not that of step {self.folder.name}: size and checksum {found}, written was {written}"
-            raise ValueError(f"{path}: {problem}")
 
 
 def whole_file(path: Path) -> str:

@@ -19,7 +19,7 @@ import tensorstore
 from numpy.typing import NDArray
 
 from tilewright.embed.checkpoint.folder import TABLES
-from tilewright.embed.checkpoint.schema import Checksums, Saved
+from tilewright.embed.checkpoint.schema import Checksums, Saved, chunk_file
 from tilewright.embed.model.stacking import Stacking, TablePlacement, padded_vocab
 from tilewright.embed.model.tables import Table
 from tilewright.errors import UsageError
@@ -140,7 +140,7 @@ class ZarrColumns:
         future = self._store[first:stop, column].read()
         if self._checksums is None:
             return future
-        return _Checked(future, partial(self._checksums.check_chunk, self.chunk(column, first)))
+        return _Checked(future, partial(self._checksums.check, self.chunk(column, first), chunk_file))
 
     def chunk(self, column: int, first: int) -> Path:
         """The file that holds rows from ``first`` on."""

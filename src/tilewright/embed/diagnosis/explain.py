@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from tilewright.embed.model.counters import plain
 from tilewright.embed.model.formulas import round8
 from tilewright.embed.model.tables import Limits, count
 from tilewright.embed.planning.memory import REPLICATIONS, RULE_VERSION, SPARE, TileRule
@@ -221,9 +222,7 @@ class ErrorExplanation:
         return any(head in text for head in heads) or bool(_GATHER.search(text) or _OVERFLOW.search(text))
 
     def to_json(self) -> dict[str, Any]:
-        limits = {name: getattr(self, name) for name in ("limits", "largest_limits")}
-        plain = {name: limit and dict(vars(limit)) for name, limit in limits.items()}
-        return {**vars(self), **plain, "advice": list(self.advice), "rules": RULE_VERSION}
+        return {**plain(self), "rules": RULE_VERSION}
 
 
 def explain_error(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from tilewright.embed.logs.config import change_text
-from tilewright.embed.model.counters import Counters, StackCounters
+from tilewright.embed.model.counters import Counters, StackCounters, plain
 from tilewright.render import Html, badge, bytes_text, count_text, percent_text, seconds_text
 from tilewright.render.markup import element, join
 from tilewright.render.page import Tone, details, listing, paragraph
@@ -55,9 +55,7 @@ class Finding:
         return change_text(self.change)
 
     def to_json(self) -> dict[str, Any]:
-        plain = {**vars(self), "advice": list(self.advice), "evidence": dict(self.evidence)}
-        plain["change"] = dict(self.change)
-        return {"bottleneck": self.bottleneck, **plain}
+        return {"bottleneck": self.bottleneck, **plain(self)}
 
 
 @dataclass(frozen=True)
@@ -122,7 +120,7 @@ class Diagnosis:
             "severe": self.severe,
             "findings": [finding.to_json() for finding in self.findings],
             "clear": list(self.clear),
-            "not_judged": {name: list(needs) for name, needs in self.not_judged.items()},
+            "not_judged": plain(self.not_judged),
             "counters": self.counters.to_json(),
         }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from operator import attrgetter
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from tilewright.embed.host.inputs import check_choice, ragged_inputs, source_sli
 from tilewright.embed.host.overflow import NO_LIMIT, Overflow, limit_table
 from tilewright.embed.host.tables import NarrowTables, pack_narrow
 from tilewright.embed.host.tally import Tally, tally
+from tilewright.embed.model.counters import plain
 from tilewright.embed.model.knobs import SparseCoreConfig
 from tilewright.embed.model.stacking import Stacking, stack
 from tilewright.embed.model.tables import Limits, count
@@ -288,6 +289,8 @@ class Excess:
     observed: int
     place: str
 
+    DERIVED: ClassVar = {"over": "over"}
+
     @property
     def over(self) -> bool:
         """Whether more was observed than the limit allows."""
@@ -328,9 +331,7 @@ class Check:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values with a ``schema_version``."""
-        limits = [{**vars(excess), "over": excess.over} for excess in self.limits]
-        head = {"schema_version": 1, "kind": "embedding_check", "passed": self.passed}
-        return {**head, **vars(self), "limits": limits}
+        return {"schema_version": 1, "kind": "embedding_check", "passed": self.passed, **plain(self)}
 
 
 def check_batches(

@@ -121,8 +121,9 @@ def plan(
         if progress is not None:
             progress(observed.batches)
     limits = {name: limit.with_headroom(headroom) for name, limit in observed.limits(quantile).items()}
-    candidates = [_lowered(observed.limits(1.0), fraction) for fraction in CURVE]
-    replay = Replay(stacking, [limits, *candidates], bad_ids)
+    most = {name: vars(limit).values() for name, limit in observed.limits(1.0).items()}
+    lower = [{name: Limits.holding(*(int(n * share) for n in both)) for name, both in most.items()} for share in CURVE]
+    replay = Replay(stacking, [limits, *lower], bad_ids)
     for batch in observed.sample:
         replay.add(batch)
     dropped, stacks = replay.drop_rates(0), list[StackPlan]()
@@ -183,12 +184,6 @@ def _stacking(
     if given.features != features or given.topology != topology:
         raise UsageError("the stacking is of other features or another topology", where="plan")
     return given
-
-
-def _lowered(limits: Mapping[str, Limits], fraction: float) -> dict[str, Limits]:
-    return {
-        name: Limits.holding(*(int(most * fraction) for most in vars(limit).values())) for name, limit in limits.items()
-    }
 
 
 def _curve_point(k: int, observed: Observed, replay: Replay) -> CurvePoint:

@@ -381,7 +381,7 @@ class StackPlan:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, quantiles one by one; without what was not counted."""
-        value = plain(self)
+        value: dict[str, Any] = plain(self)
         if self.counted:
             return value | {"quantiles": [{"quantile": share, **vars(limits)} for share, limits in self.quantiles]}
         unknown = [part.metadata.get("key", part.name) for part in fields(self) if part.default is not MISSING]
