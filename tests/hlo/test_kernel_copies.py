@@ -354,6 +354,13 @@ def test_what_is_not_followed_is_said():
 
     with pytest.raises(UnsupportedError, match="prng_seed has no meaning on the CPU"):
         run_kernels(pl.pallas_call(drawn, out_shape=like(x)), x)
+
+    def beyond(x, o, semaphore):
+        copy(x.at[pl.ds(8, 8)], o, semaphore).start()
+
+    call = pl.pallas_call(beyond, in_specs=[ANY], out_specs=ANY, out_shape=like(x), scratch_shapes=[DMA])
+    with pytest.raises(UnsupportedError, match=r"test_kernel_copies.py:\d+: .*Out of bound slice"):
+        run_kernels(call, x)  # JAX says so while it traces
     call, (x,) = stepped()
     with pytest.raises(UnsupportedError, match="not the whole array"):
         run_kernels(jax.vmap(call), np.stack([x, x]))

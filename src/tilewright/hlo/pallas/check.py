@@ -282,7 +282,9 @@ def refused(error: BaseException) -> KernelCheck:
 def _line_of(error: BaseException) -> str:
     """The innermost line that is in no library."""
     frames = [
-        f for f in traceback.extract_tb(error.__traceback__) if not re.search(r"site-packages|/tilewright/", f.filename)
+        f
+        for f in traceback.extract_tb(error.__traceback__)
+        if not re.search(r"site-packages|/tilewright/|^<", f.filename)
     ]
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
 

@@ -233,9 +233,10 @@ class Transfers:
         """Begin a copy, and move its numbers."""
         source, dest = copy.source, copy.dest
         numbers, before = source.numbers, dest.numbers
-        if numbers.shape != before.shape:
-            sizes = f"{numbers.shape} to one of {before.shape}"
-            raise UnsupportedError(f"a copy from a part of {sizes} at {copy.line}", how="parts of one shape")
+        on.count += before.nbytes
+        if numbers.shape != before.shape:  # beyond an edge, where one of them is held to it
+            self.fault("copy out of bounds", f"from a part of {numbers.shape} to one of {before.shape}")
+            return
         for other in self.under_way:
             if dest.meets(other.dest):
                 self.fault("copies overlap", f"into {dest.ref.name} goes already a copy {_begun(other)}")
@@ -252,7 +253,6 @@ class Transfers:
         dest.put(dest.ref.written, source.of(source.ref.written).copy())
         if dest.ref.writer is not None:
             dest.put(dest.ref.writer, copy.lane)
-        on.count += numbers.nbytes
         on.copies.append(copy)
 
     def race(self, dest: Part, lane: int, source: Part | None = None) -> None:

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.errors import UnsupportedError
-from tilewright.hlo.pallas.check import lowering_for
+from tilewright.errors import TilewrightError, UnsupportedError
+from tilewright.hlo.pallas.check import lowering_for, refused
 from tilewright.hlo.pallas.refs import (
     Array,
     Copy,
@@ -143,7 +143,13 @@ def run_kernels(fn: Callable[..., Any] | str, *args: Any, seed: int = 0) -> Kern
         return run_kernels(lambda *arrays: function(*arrays, **named), *_random_arrays(shapes, seed))
     flat, tree = jax.tree.flatten(args)
     with lowering_for(target(_TRACED_FOR)):
-        closed = jax.make_jaxpr(lambda *leaves: fn(*jax.tree.unflatten(tree, leaves)))(*flat)
+        try:
+            closed = jax.make_jaxpr(lambda *leaves: fn(*jax.tree.unflatten(tree, leaves)))(*flat)
+        except TilewrightError:
+            raise
+        except Exception as error:  # JAX has many ways to say no
+            (problem,) = refused(error).problems
+            raise UnsupportedError(problem.text, where=problem.line, how=problem.suggestion) from error
         base = _Program(0, 0)
         results = base.evaluate(closed.jaxpr, closed.consts, flat)
         interpreted, uncompared = _interpreted(base, closed, flat)
