@@ -257,6 +257,39 @@ def views():
     return pl.pallas_call(body, in_specs=[ANY], out_shape=out, scratch_shapes=scratch), [x]
 
 
+def casts(fault=""):
+    """Words copied over pairs of rows of a buffer of 16 bits, through a part that is reshaped; then its rows."""
+
+    def body(x, o, kept, semaphores):
+        low = kept.at[pl.ds(0, 16)].bitcast(jnp.uint32)
+        high = kept.at[pl.ds(16, 16)].reshape(2, 8, 128).at[1].bitcast(jnp.uint32)
+        copies = [copy(x.at[pl.ds(0, 8)], low, semaphores.at[0]), copy(x.at[pl.ds(8, 4)], high, semaphores.at[1])]
+        for one in copies:
+            one.start()
+        copies[0].wait()
+        if fault != "early":
+            copies[1].wait()
+        kept.at[pl.ds(16, 8)].bitcast(jnp.uint32)[...] = jnp.full((4, 128), 3, jnp.uint32)
+        o[...] = kept[...]
+        if fault == "early":
+            copies[1].wait()
+
+    x = np.random.default_rng(0).integers(0, 1 << 32, (12, 128), dtype=np.uint32)
+    out = jax.ShapeDtypeStruct((32, 128), jnp.uint16)
+    scratch = [pltpu.VMEM((32, 128), jnp.uint16), DMA((2,))]
+    return pl.pallas_call(body, in_specs=[ANY], out_shape=out, scratch_shapes=scratch), [x]
+
+
+def test_copies_into_casts_fill_the_rows_that_a_word_packs():
+    call, (x,) = casts()
+    run = run_kernels(call, x)
+    assert not run.faults
+    words = np.concatenate([x[:8], np.full((4, 128), 3, np.uint32), x[8:]])
+    np.testing.assert_array_equal(run.results[0], np.stack([words & 0xFFFF, words >> 16], 1).reshape(32, 128))
+    call, arrays = casts("early")
+    assert "read under a copy" in {fault.kind for fault in run_kernels(call, *arrays).faults}
+
+
 @pytest.mark.parametrize(
     ("made", "sizes"),
     [
@@ -321,6 +354,13 @@ def test_what_is_not_followed_is_said():
 
     with pytest.raises(UnsupportedError, match="prng_seed has no meaning on the CPU"):
         run_kernels(pl.pallas_call(drawn, out_shape=like(x)), x)
+
+    def beyond(x, o, semaphore):
+        copy(x.at[pl.ds(8, 8)], o, semaphore).start()
+
+    call = pl.pallas_call(beyond, in_specs=[ANY], out_specs=ANY, out_shape=like(x), scratch_shapes=[DMA])
+    with pytest.raises(UnsupportedError, match=r"test_kernel_copies.py:\d+: .*Out of bound slice"):
+        run_kernels(call, x)  # JAX says so while it traces
     call, (x,) = stepped()
     with pytest.raises(UnsupportedError, match="not the whole array"):
         run_kernels(jax.vmap(call), np.stack([x, x]))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -94,29 +93,31 @@ def run(
     with jax.default_device(jax.local_devices(backend="cpu")[0]):  # a GPU would round its products otherwise
         if not is_recommender(model):
             return _run_program(model, chip, arguments, config, stages)
-        return _run_recommender(model, chip, chips, steps, batch, data, scale, seed, config, stages)
+        asked = _Asked(model, steps, batch, data, scale, seed, config)
+        return _run_recommender(asked, chip, chips, stages)
 
 
-def _run_recommender(
-    model: Any,
-    chip: Target,
-    chips: int,
-    steps: int,
-    batch: int,
-    data: str | None,
-    scale: float,
-    seed: int,
-    config: MatrixUnitConfig | None,
-    stages: Stages,
-) -> RunReport | ProgramReport:
-    planned_job = partial(_planned_job, model, steps, batch, data, scale, seed, stages)
+@dataclass(frozen=True)
+class _Asked:
+    """What a run of a recommender is asked for: the arguments of :func:`run`."""
+
+    source: Any
+    steps: int
+    batch: int
+    data: str | None
+    scale: float
+    seed: int
+    config: MatrixUnitConfig | None
+
+
+def _run_recommender(asked: _Asked, chip: Target, chips: int, stages: Stages) -> RunReport | ProgramReport:
     if chip.sparse is None and (chip.simt or chip.lanes or chip.family == "tpu"):
-        return _run_beside(planned_job(find_target(SPARSE_CHIP), 1), chip, config, str(model), seed)
-    job = planned_job(chip, chips)
+        return _run_beside(_planned_job(asked, find_target(SPARSE_CHIP), 1, stages), chip)
+    job = _planned_job(asked, chip, chips, stages)
     _afford(stages, job.plan.heap.total * chips, "tables and buffers of all chips")
-    rows, planned = job.rows, job.plan
+    rows, planned, batch, steps = job.rows, job.plan, asked.batch, asked.steps
     with stages.stage("start"):
-        state = start(job.model, job.stacking, seed)
+        state = start(job.model, job.stacking, asked.seed)
     step = dense_step(job.model)
     with stages.stage("movement"):
         inputs = _proof_inputs(job, state)
@@ -143,7 +144,7 @@ def _run_recommender(
         model=job.model.name, target=chip.name, chips=chips, batch=batch, steps=steps, data=rows, plan=planned,
         movement=movement, proof=proof, before=before, after=after, losses=losses, matrix=matrix,
         products_left_out=products.left, memory=memory, stages=stages.seconds,
-        source=str(model) if isinstance(model, str | Path) else "MODEL.py", recorder=stages.recorder,
+        source=str(asked.source) if isinstance(asked.source, str | Path) else "MODEL.py", recorder=stages.recorder,
         peak_rss_bytes=peak_bytes(),
     )  # fmt: skip
 
@@ -220,14 +221,11 @@ SPARSE_CHIP = "tpu-v5p"
 """Whose SparseCores hold the tables of a recommender where the target has none."""
 
 
-def _run_beside(job: _Job, chip: Target, config: MatrixUnitConfig | None, source: str, seed: int) -> ProgramReport:
-    """The tables on :data:`SPARSE_CHIP`, as planned, the dense step on ``chip``; where it is run, one step is trained.
-
-    ``source``: the model's file.
-    """
-    stages = job.stages
+def _run_beside(job: _Job, chip: Target) -> ProgramReport:
+    """The tables planned on :data:`SPARSE_CHIP`, the dense step on ``chip``; where that is run, one step is trained."""
+    stages, batch = job.stages, job.asked.batch
     with stages.stage("start"):
-        state = start(job.model, job.stacking, seed)
+        state = start(job.model, job.stacking, job.asked.seed)
         step, first = dense_step(job.model), _dense_arguments(job, state)
         program = from_jax(step, *first)
         program = replace(program, signature=replace(program.signature, example=(first, {})))
@@ -235,14 +233,14 @@ def _run_beside(job: _Job, chip: Target, config: MatrixUnitConfig | None, source
     def retrace(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Program:
         return from_jax(step, *args, **kwargs)
 
-    subject = Subject(job.model.name, program, (first, {}), retrace, source)
-    studied, outputs = _study_on(chip, subject, config, stages)
+    subject = Subject(job.model.name, program, (first, {}), retrace, str(job.asked.source))
+    studied, outputs = _study_on(chip, subject, job.asked.config, stages)
     studied, sparse = _with_lookups(studied, job.plan, SPARSE_CHIP), Sparse(SPARSE_CHIP, job.plan)
     if outputs is not None:
         with stages.stage("train"):
             given = job.model, state, lambda *_: outputs, job.rows, job.stacking, job.plan.limits
-            trained, losses = train(*given, batch=job.batch, steps=1, stages=stages)
-            after = judge(job.model, trained, job.stacking, job.rows.train[: job.batch], job.batch)
+            trained, losses = train(*given, batch=batch, steps=1, stages=stages)
+            after = judge(job.model, trained, job.stacking, job.rows.train[:batch], batch)
         sparse = replace(sparse, loss_before=losses[0], loss_after=after.loss)
     return _finished(subject, chip, studied, sparse, {}, stages)
 
@@ -266,34 +264,25 @@ def _with_lookups(studied: Studied, planned: Plan, chip: str) -> Studied:
 class _Job:
     """What every run of a recommender begins with: its parts, checked, its rows, and the plan of its tables."""
 
+    asked: _Asked
     model: Model
-    batch: int
     stacking: Stacking
     rows: RunData
     plan: Plan
     stages: Stages
 
 
-def _planned_job(
-    source: Any,
-    steps: int,
-    batch: int,
-    data: str | None,
-    scale: float,
-    seed: int,
-    stages: Stages,
-    chip: Target,
-    chips: int,
-) -> _Job:
-    """The model in ``source`` checked, its rows read or generated, its tables planned for ``chips`` of ``chip``."""
+def _planned_job(asked: _Asked, chip: Target, chips: int, stages: Stages) -> _Job:
+    """The model checked, its rows read or generated, its tables planned for ``chips`` of ``chip``."""
+    batch, steps = asked.batch, asked.steps
     with stages.stage("model"):
         if steps < 1:
             raise UsageError(f"{steps} steps", how="train at least one step")
-        if seed < 0:
-            raise UsageError(f"a seed of {seed}", how="give a seed from 0 up")
-        model, features, stacking = _checked_model(source, batch, scale, chip, chips)
+        if asked.seed < 0:
+            raise UsageError(f"a seed of {asked.seed}", how="give a seed from 0 up")
+        model, features, stacking = _checked_model(asked, chip, chips)
     with stages.stage("data"):
-        rows = load_data(data, features, batch, steps, seed)
+        rows = load_data(asked.data, features, batch, steps, asked.seed)
     with stages.stage("plan"):
         # The batches that training will see, so that the limits hold for every one of them.
         count = min(steps, len(rows.train) // batch)
@@ -306,26 +295,24 @@ def _planned_job(
             pipelining=False,  # steps are run one after the other
             progress=lambda done: stages.watch("plan", done, count),
         )
-    return _Job(model, batch, stacking, rows, planned, stages)
+    return _Job(asked, model, stacking, rows, planned, stages)
 
 
-def _checked_model(
-    source: Any, batch: int, scale: float, chip: Target, chips: int
-) -> tuple[Model, tuple[Feature, ...], Stacking]:
+def _checked_model(asked: _Asked, chip: Target, chips: int) -> tuple[Model, tuple[Feature, ...], Stacking]:
     topology = Topology.for_target(chip, chips)
-    topology.check_batch(batch)
-    model = load_model(source)
-    features = tuple(model.features(scale))
+    topology.check_batch(asked.batch)
+    model = load_model(asked.source)
+    features = tuple(model.features(asked.scale))
     if {feature.name for feature in features} != set(CATEGORICAL):
         how = "a model's features are the 26 categorical columns C1 to C26 of the log"
         raise UsageError(f"features called {', '.join(f.name for f in features[:5])} ...", where=model.name, how=how)
-    check_model(model, {feature.name: feature.table.width for feature in features}, batch)
-    return model, features, stack(features, topology, batch_size=batch)
+    check_model(model, {feature.name: feature.table.width for feature in features}, asked.batch)
+    return model, features, stack(features, topology, batch_size=asked.batch)
 
 
 def _dense_arguments(job: _Job, state: TrainingState) -> tuple[Any, ...]:
     """The arguments of the dense step for the first batch that is trained on."""
-    first = job.rows.train[: job.batch]
+    first = job.rows.train[: job.asked.batch]
     vectors = lookup(state.embeddings, preprocess(first.features(), job.stacking))
     return state.params, first.numeric, vectors, first.labels
 
@@ -341,7 +328,7 @@ def _proof_inputs(job: _Job, state: TrainingState) -> list[tuple[Any, ...]]:
     inputs = [real]
     for size in (0.01, 1.0, 30.0):
         numeric, vectors = jax.tree.map(lambda leaf, size=size: random(leaf, size), real[1:3])
-        inputs.append((real[0], numeric, vectors, (draw.random(job.batch) < 0.5).astype(np.float32)))
+        inputs.append((real[0], numeric, vectors, (draw.random(job.asked.batch) < 0.5).astype(np.float32)))
     return inputs
 
 

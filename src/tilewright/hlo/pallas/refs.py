@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from math import prod
 from typing import Any, TypeAlias
 
@@ -64,62 +64,97 @@ def in_hbm(aval: Any) -> bool:
     return str(getattr(aval, "memory_space", "")).rpartition(".")[2].lower() in ("any", "hbm")
 
 
+@dataclass(frozen=True)
+class Step:
+    """A step from a memory to a part of it: of its numbers, and of the places of their bytes, which stand last."""
+
+    of: Callable[[Array], Array]
+    places: Callable[[Array], Array]
+
+
 @dataclass(eq=False)
 class Part:
-    """A part of a memory: each of ``steps`` is an index (a tuple) or a function of arrays (a reshape, a cast)."""
+    """A part of a memory, by indices, reshapes, transposes and casts one after the other."""
 
     ref: Ref
-    steps: list[Any]
-
-    def of(self, array: Array) -> Array:
-        """This part of the memory's numbers or of another array as large; a view where numpy has one."""
-        for step in self.steps:
-            array = array[step] if isinstance(step, tuple) else step(array)
-        return array
+    steps: list[Step]
 
     @property
+    def numbers(self) -> Array:
+        """What is there; a view where numpy has one."""
+        array = self.ref.values
+        for step in self.steps:
+            array = step.of(array)
+        return array
+
+    @cached_property
     def plain(self) -> bool:
-        """Whether numpy can write to it through a view."""
-        return np.may_share_memory(self.of(self.ref.values), self.ref.values) or not self.ref.values.size
+        """Whether numpy has a view of it."""
+        return np.may_share_memory(self.numbers, self.ref.values) or not self.ref.values.size
+
+    @cached_property
+    def places(self) -> Array:
+        """Where the bytes of its numbers lie in the memory: those of each stand last."""
+        values = self.ref.values
+        array = np.arange(values.nbytes).reshape(*values.shape, values.itemsize)
+        for step in self.steps:
+            array = step.places(array)
+        return array
+
+    def of(self, array: Array) -> Array:
+        """The same part of a mask of the memory, or of who wrote it; the least of what a wide number covers."""
+        if self.plain and self.numbers.dtype == self.ref.values.dtype:
+            for step in self.steps:
+                array = step.of(array)
+            return array
+        return np.asarray(array.reshape(-1)[self.places // self.ref.values.itemsize].min(axis=-1))
 
     def put(self, array: Array, numbers: Any) -> None:
         """Write to this part of one of the memory's arrays."""
-        *before, last = self.steps or [...]
-        base = Part(self.ref, before)
-        if not base.plain or not (isinstance(last, tuple) or self.plain):
-            raise UnsupportedError(f"a write through a cast or reshape of {self.ref.name} is not followed")
-        if isinstance(last, tuple):
-            base.of(array)[last] = numbers
+        values = self.ref.values
+        if self.plain and self.numbers.dtype == values.dtype:
+            (self.numbers if array is values else self.of(array))[...] = numbers
+            return
+        one = np.broadcast_to(np.asarray(numbers), self.places.shape[:-1])
+        if array is values:
+            new = np.ascontiguousarray(one.astype(self.numbers.dtype))
+            values.reshape(-1).view(np.uint8)[self.places] = new.view(np.uint8).reshape(self.places.shape)
         else:
-            self.of(array)[...] = numbers
+            array.reshape(-1)[self.places // values.itemsize] = one[..., None]
 
     def meets(self, other: Part) -> bool:
-        """Whether an element is in both; ``other`` is plain."""
+        """Whether an element is in both."""
         if self.ref is not other.ref:
             return False
-        if self.plain:
-            return np.shares_memory(self.of(self.ref.values), other.of(self.ref.values))
-        free = np.ones(self.ref.values.shape, bool)
-        other.put(free, False)
-        return not self.of(free).all()
+        if self.plain and other.plain:
+            return np.shares_memory(self.numbers, other.numbers)
+        return bool(np.isin(self.places, other.places).any())
 
 
 def part_of(ref: Ref, transforms: Iterable[Any], outside: Callable[[str], None]) -> Part:
     """What JAX's transforms of a reference lead to; an index beyond an edge is told, and held to the edge."""
-    made = Part(ref, [])
+    steps: list[Step] = []
     for one in transforms:
-        kind, shape = type(one).__name__, made.of(ref.values).shape
+        kind, array = type(one).__name__, Part(ref, steps).numbers
         if hasattr(one, "indices"):
-            made.steps.append(_index(ref, one.indices, shape, outside))
+            index = partial(_at, place=_index(ref, one.indices, array.shape, outside))
+            steps.append(Step(index, index))
         elif kind == "ReshapeTransform":
-            made.steps.append(lambda array, sizes=one.shape: array.reshape(sizes))
+            shape = partial(np.reshape, shape=tuple(one.shape))
+            steps.append(Step(shape, lambda at, sizes=one.shape: at.reshape(*sizes, at.shape[-1])))  # type: ignore[misc]
         elif kind == "TransposeTransform":
-            made.steps.append(partial(np.transpose, axes=one.permutation))
+            order = tuple(one.permutation)
+            steps.append(Step(partial(np.transpose, axes=order), partial(np.transpose, axes=(*order, len(order)))))
         elif kind == "BitcastTransform":
-            made.steps.append(partial(_cast, old=made.of(ref.values).dtype, new=np.dtype(one.dtype)))
+            new = np.dtype(one.dtype)
+            steps.append(Step(partial(_cast, new=new), partial(_cast_places, size=new.itemsize)))
         else:
             raise UnsupportedError(f"{kind} of a reference is not followed by the simulation")
-    return made
+    return Part(ref, steps)
+
+
+def _at(array: Array, place: tuple[Any, ...]) -> Array:
+    return np.asarray(array[place])
 
 
 def _index(ref: Ref, indices: Sequence[Any], shape: Sequence[int], outside: Callable[[str], None]) -> tuple[Any, ...]:
@@ -140,22 +175,21 @@ def _index(ref: Ref, indices: Sequence[Any], shape: Sequence[int], outside: Call
     return (*place, ...)
 
 
-def _cast(array: Array, old: np.dtype[Any], new: np.dtype[Any]) -> Array:
-    """Numbers as those of another type: narrow ones are packed along rows, as a TPU's memory has them.
+def _cast(array: Array, new: np.dtype[Any]) -> Array:
+    """Numbers as those of another type."""
+    if array.dtype.itemsize == new.itemsize:
+        return array.view(new)
+    raw = np.ascontiguousarray(array)[..., None].view(np.uint8)
+    return np.ascontiguousarray(_cast_places(raw, new.itemsize)).view(new)[..., 0]
 
-    Of a mask or of steps, whose type is another, a wide one has the least of its narrow ones'.
-    """
-    numbers, ratio = array.dtype == old, max(old.itemsize, new.itemsize) // min(old.itemsize, new.itemsize)
-    if ratio == 1:
-        return array.view(new) if numbers else array
-    rows, columns = array.shape[-2:]
-    if old.itemsize < new.itemsize:
-        packed = array.reshape(*array.shape[:-2], rows // ratio, ratio, columns).swapaxes(-1, -2)
-        return np.ascontiguousarray(packed).view(new)[..., 0] if numbers else packed.min(axis=-1)
-    if not numbers:
-        return np.repeat(array, ratio, axis=-2)
-    narrow = np.ascontiguousarray(array)[..., None].view(new).swapaxes(-1, -2)
-    return narrow.reshape(*array.shape[:-2], rows * ratio, columns)
+
+def _cast_places(at: Array, size: int) -> Array:
+    """Bytes of numbers as those of numbers of another size, which are packed along rows, as a TPU's memory has them."""
+    *outer, rows, columns, old = at.shape
+    if size > old:
+        packed = at.reshape(*outer, rows // (size // old), size // old, columns, old).swapaxes(-2, -3)
+        return packed.reshape(*outer, rows * old // size, columns, size)
+    return at.reshape(*outer, rows, columns, old // size, size).swapaxes(-2, -3).reshape(*outer, -1, columns, size)
 
 
 @dataclass(eq=False)
@@ -198,12 +232,11 @@ class Transfers:
     def start(self, copy: Copy, on: Semaphore, *, add: bool) -> None:
         """Begin a copy, and move its numbers."""
         source, dest = copy.source, copy.dest
-        if not (source.plain and dest.plain):
-            raise UnsupportedError("a copy of a cast or reshape of a reference is not followed by the simulation")
-        numbers = source.of(source.ref.values)
-        if numbers.shape != dest.of(dest.ref.values).shape:
-            sizes = f"{numbers.shape} to one of {dest.of(dest.ref.values).shape}"
-            raise UnsupportedError(f"a copy from a part of {sizes} at {copy.line}", how="parts of one shape")
+        numbers, before = source.numbers, dest.numbers
+        on.count += before.nbytes
+        if numbers.shape != before.shape:  # beyond an edge, where one of them is held to it
+            self.fault("copy out of bounds", f"from a part of {numbers.shape} to one of {before.shape}")
+            return
         for other in self.under_way:
             if dest.meets(other.dest):
                 self.fault("copies overlap", f"into {dest.ref.name} goes already a copy {_begun(other)}")
@@ -216,11 +249,10 @@ class Transfers:
                     "read under a copy", f"a copy from {source.ref.name}, into which a copy {_begun(other)} writes"
                 )
         self.race(dest, copy.lane, source)
-        dest.put(dest.ref.values, numbers + dest.of(dest.ref.values) if add else numbers.copy())
+        dest.put(dest.ref.values, numbers + before if add else numbers.copy())
         dest.put(dest.ref.written, source.of(source.ref.written).copy())
         if dest.ref.writer is not None:
             dest.put(dest.ref.writer, copy.lane)
-        on.count += numbers.nbytes
         on.copies.append(copy)
 
     def race(self, dest: Part, lane: int, source: Part | None = None) -> None:

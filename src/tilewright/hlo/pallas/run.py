@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.errors import UnsupportedError
-from tilewright.hlo.pallas.check import lowering_for
+from tilewright.errors import TilewrightError, UnsupportedError
+from tilewright.hlo.pallas.check import lowering_for, refused
 from tilewright.hlo.pallas.refs import (
     Array,
     Copy,
@@ -143,7 +143,13 @@ def run_kernels(fn: Callable[..., Any] | str, *args: Any, seed: int = 0) -> Kern
         return run_kernels(lambda *arrays: function(*arrays, **named), *_random_arrays(shapes, seed))
     flat, tree = jax.tree.flatten(args)
     with lowering_for(target(_TRACED_FOR)):
-        closed = jax.make_jaxpr(lambda *leaves: fn(*jax.tree.unflatten(tree, leaves)))(*flat)
+        try:
+            closed = jax.make_jaxpr(lambda *leaves: fn(*jax.tree.unflatten(tree, leaves)))(*flat)
+        except TilewrightError:
+            raise
+        except Exception as error:  # JAX has many ways to say no
+            (problem,) = refused(error).problems
+            raise UnsupportedError(problem.text, where=problem.line, how=problem.suggestion) from error
         base = _Program(0, 0)
         results = base.evaluate(closed.jaxpr, closed.consts, flat)
         interpreted, uncompared = _interpreted(base, closed, flat)
@@ -259,7 +265,7 @@ class _Program:
 
     def _operation(self, eqn: Any, given: list[Any]) -> Sequence[Any]:
         name, params = eqn.primitive.name, eqn.params
-        inner = params.get("jaxpr", params.get("call_jaxpr"))
+        inner: Any = next((params[key] for key in ("jaxpr", "call_jaxpr", "call") if key in params), None)
         if self.interpret and name == "core_map":
             raise UnsupportedError("core_map is given to the interpreter while it is traced")
         if self.interpret and name in ("pallas_call", "mpmd_map"):
@@ -300,13 +306,19 @@ class _Program:
     def _scan(self, eqn: Any, given: list[Any]) -> Sequence[Any]:
         import jax.numpy as jnp
 
-        params = eqn.params
-        kept, carried = params["num_consts"], params["num_carry"]
+        params, body = eqn.params, eqn.params["jaxpr"]
+        if (
+            "ft_in" in params
+        ):  # later than JAX 0.10: the three kinds of arguments as trees, and a jaxpr without constants
+            kept, carried, _ = map(len, params["ft_in"].unpack())
+        else:
+            kept, carried = params["num_consts"], params["num_carry"]
+        inner, own = getattr(body, "jaxpr", body), getattr(body, "consts", ())
         consts, carry, xs = given[:kept], given[kept : kept + carried], given[kept + carried :]
         rows: list[list[Any]] = []
         order = range(params["length"])
         for k in reversed(order) if params["reverse"] else order:
-            made = self.evaluate(params["jaxpr"].jaxpr, params["jaxpr"].consts, [*consts, *carry, *(x[k] for x in xs)])
+            made = self.evaluate(inner, own, [*consts, *carry, *(x[k] for x in xs)])
             carry, rows = list(made[:carried]), [*rows, list(made[carried:])]
         rows = rows[::-1] if params["reverse"] else rows
         return [*carry, *(jnp.stack(column) for column in zip(*rows))]
@@ -356,7 +368,7 @@ class _Program:
         self.transfers.touched(part, write=value is not None)
         if value is None or name == "addupdate":
             self._read(part)
-        old = np.array(part.of(ref.values))
+        old = np.array(part.numbers)
         if value is None:
             fill = filled(old.shape, old.dtype, self.unwritten) if other is None else np.asarray(other)
             return [old if mask is None else np.where(np.asarray(mask), old, fill)]
@@ -394,7 +406,7 @@ class _Program:
         if eqn.primitive.name == "dma_start":
             self.transfers.start(Copy(source, dest, self.line, self.lane), cell, add=eqn.params["add"])
         else:
-            self.transfers.wait(cell, dest.of(dest.ref.values).nbytes, "bytes", self.lane)
+            self.transfers.wait(cell, dest.numbers.nbytes, "bytes", self.lane)
         return []
 
     def _signal(self, eqn: Any, given: list[Any]) -> Sequence[Any]:

@@ -330,7 +330,7 @@ def users_line(error: BaseException) -> str:
     if isinstance(error, SyntaxError) and error.filename:
         return place_text(f"{error.filename}:{error.lineno}")
     frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if not is_library(f.filename) and not f.filename.startswith((_OURS, sys.base_prefix))]
+    own = [f for f in frames if not is_library(f.filename) and not f.filename.startswith((_OURS, sys.base_prefix, "<"))]
     return place_text(f"{own[-1].filename}:{own[-1].lineno}") if own else ""
 
 
