@@ -129,6 +129,45 @@ def test_buffers_that_a_kernel_opens_count_while_they_are_open():
     assert (check.scratch_bytes, check.vmem_bytes) == (4 * MIB, 4 * MIB + 8 * 1024 * 4)
 
 
+@pytest.mark.parametrize(("always", "said"), [(True, 8), (False, 10)])
+def test_a_buffer_that_every_step_writes_before_it_reads_takes_no_memory(always, said):
+    """MiB in libtpu 0.0.42.1; under a condition that the compiler does not fold it does."""
+
+    def call(x):
+        def body(x, o, sums):
+            def clear():
+                sums[...] = jnp.zeros_like(sums)
+
+            clear() if always else pl.when(pl.program_id(0) >= 0)(clear)
+            sums[...] += x[...]
+            o[...] = sums[...] * 2
+
+        block, out = pl.BlockSpec((512, 1024), lambda i: (i, 0)), jax.ShapeDtypeStruct((4096, 1024), jnp.float32)
+        scratch = [pltpu.VMEM((512, 1024), jnp.float32)]
+        return pl.pallas_call(
+            body, grid=(8,), in_specs=[block], out_specs=block, out_shape=out, scratch_shapes=scratch
+        )(x)
+
+    (check,) = check_kernels(call, jax.ShapeDtypeStruct((4096, 1024), jnp.float32), target="tpu-v5e")
+    assert check.vmem_bytes == said * MIB
+    block = 512 * 1024
+    assert check.kernel.elements["load"] == 8 * (block if always else 3 * block)  # no store reads what it writes over
+
+
+def test_a_result_that_is_returned_twice_is_copied():
+    """libtpu 0.0.50 does; a public library's grouped products with residuals were timed so."""
+    call, arrays = product()
+
+    def twice(x, y):
+        result = call(x, y)
+        return result, result
+
+    once, step = (estimate(from_jax(fn, *arrays), target("tpu-v6e")) for fn in (call, twice))
+    (copy,) = [row for row in step.rows if row.name.endswith(".copy")]
+    assert (copy.bound, copy.bytes) == ("hbm", 2 * 2048 * 2048 * 2)
+    assert step.device_seconds == pytest.approx(once.device_seconds + copy.seconds)
+
+
 @pytest.mark.parametrize(("sizes", "said"), [((2048, 2048, 128), 8.89), ((2048, 2048, 1024), 17.88)])
 def test_rounds_that_wait_for_what_others_stored_are_held_in_turn(sizes, said):
     """Splash attention's rounds over keys, unrolled: MiB in libtpu 0.0.50."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, prod
 from typing import Any, cast
@@ -121,6 +121,7 @@ class Walk:
         kernel.from_own = products_of(body, own)
         self.passing = set() if kernel.sparse else own - passed_on(body)
         self.unread = unused(body)
+        self.blocks: list[Block] = []  # of the kernel's parts
         self.fresh: set[str] = set()  # what this trip has written of them
 
     def _attribute(self, name: str) -> int:
@@ -135,6 +136,8 @@ class Walk:
         self._block(self.main.blocks[0], 1.0)
         scratch = [memory_of(kind) for name, kind in self.arguments[self.last :] if name not in self.passing]
         kernel.scratch = scratch + opened(self.main.blocks[0], self.passing)
+        if self.passing:
+            kernel.parts = [_part(block, self.unread, self.passing) for block in self.blocks]
         written = stored(self.main.blocks[0])
         items = re.findall(r"\{[^{}]*\}", self.main.rest.partition("window_params = [")[2])
         moves: list[Moves | None] = []
@@ -295,7 +298,8 @@ class Walk:
         """Names that a block gives anew each time that it runs; its branches, loops, transfers and the like."""
         if block.part < 0:
             block.part = len(self.kernel.parts)
-            self.kernel.parts.append(_part(block))
+            self.kernel.parts.append(_part(block, self.unread))
+            self.blocks.append(block)
             constants = {n.result: constant(n) for n in block.nodes if n.name == "arith.constant"}
             made = {n.result: n for n in block.nodes if n.result and n.name != "arith.constant"}
             control = [
@@ -700,12 +704,18 @@ def _ranges(body: Block, tables: set[str]) -> _Ranges:
     return _Ranges(blocks, frozenset(lengths))
 
 
-def _part(block: Block) -> Part:
-    """What the vector operations of a block ask for, those of blocks inside left out."""
+def _part(block: Block, unread: Collection[str], forwarded: Collection[str] = ()) -> Part:
+    """What the vector operations of a block ask for, those of blocks inside left out.
+
+    Nothing for loads that nothing reads, which every store of a kernel in JAX has before it, nor for loads and stores
+    of buffers that take no memory.
+    """
     part = Part()
     multiplied = {name for n in block.nodes if n.name in ("tpu.matmul", "vector.contract") for name in n.operands[:2]}
     for node in block.nodes:
-        if not node.vector or node.blocks or node.name.startswith(_FREE):
+        if not node.vector or node.blocks or node.name.startswith(_FREE) or node.result in unread:
+            continue
+        if node.name.endswith(("load", "store")) and not set(forwarded).isdisjoint(node.operands):
             continue
         shapes = node.shapes
         if node.name in ("tpu.matmul", "vector.contract") and len(shapes) >= 3:
