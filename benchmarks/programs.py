@@ -120,10 +120,12 @@ def networks_table(asked):
 
 def dump(rounds: int, cpu: bool) -> dict[str, float]:
     from tilewright.hlo import load, report
+    from tilewright.hlo.timing.estimate import _predict
 
     clock = Clock(cpu)
     load("HloModule m\nENTRY e {\n  ROOT p = f32[3,5] parameter(0)\n}")
     for _ in range(rounds):
+        _predict.cache_clear()  # every round prices the step anew
         program = clock("load", lambda: load(DUMP))
         rows = clock("report", lambda program=program: report(program, "tpu-v5e").rows)
     return {**clock.least, "rows": len(rows), "operations": sum(len(c.operations) for c in program.computations)}

@@ -211,7 +211,7 @@ class Program:
     kind: str
     name: str
     text: str = field(repr=False)
-    computations: tuple[Computation, ...] = field(repr=False)
+    computations: tuple[Computation, ...] = field(repr=False, hash=False)
     attributes: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
     signature: Any = field(default=None, repr=False, compare=False)
     notes: tuple[str, ...] = field(default=(), repr=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -121,7 +122,7 @@ class Kernel:
                     sums[key] += count * runs * moment.times
         return sums
 
-    @property
+    @cached_property
     def products(self) -> Counter[Product]:
         """Product -> how often over the whole grid."""
         return self._summed("products")

@@ -432,8 +432,8 @@ class _Reader(Scanner):
 
     def _like(self, first: Operation, name: str, parts: list[str], location: str, line: int) -> Operation | None:
         """An operation that says what the ``first`` one said; None where it names what is not there."""
-        shapes = list(map(self._shape_of, parts[1::3], parts[2::3]))
-        if None in shapes or name in self.scopes[-1]:
+        shapes = [shape for shape in map(self._shape_of, parts[1::3], parts[2::3]) if shape is not None]
+        if 3 * len(shapes) < len(parts) - 1 or name in self.scopes[-1]:
             return None
         self.at = self.text.find("\n", self.at)
         self.scopes[-1][name] = (first.shape,)

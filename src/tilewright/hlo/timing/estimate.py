@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import lru_cache
 from math import fsum, prod
 from typing import NamedTuple
 
@@ -61,9 +62,9 @@ def estimate(program: Program, target: Target | str, assume: Mapping[str, float]
     """
     machine = find_target(target) if isinstance(target, str) else target
     chip, program = chip_of(machine), of_one_device(program)
-    if program.kind == "stablehlo" and _only_operation(program) is None:
-        return _predict(program, machine, chip, assume)[0]
-    return estimate_placed(Context(program, machine, assume=assume), chip)
+    if program.kind == "stablehlo" and _only_operation(program) is not None:
+        return estimate_placed(Context(program, machine, assume=assume), chip)
+    return _predict(program, machine, id(machine), tuple((assume or {}).items()))[0]
 
 
 def estimate_placed(context: Context, chip: Chip) -> StepTime:
@@ -142,22 +143,27 @@ def predict(program: Program, machine: Target | None, assume: Mapping[str, float
         with suppress(UnsupportedError):
             chip = chip_of(machine)
         if chip is not None:
-            return Prediction(*_predict(program, machine, chip, assume))
+            return Prediction(*_predict(program, machine, id(machine), tuple((assume or {}).items())))
     normal = _normal(program, machine)
     return Prediction(None, Context(normal.program, machine, fused_along=_along(normal), assume=assume), normal.version)
 
 
+@lru_cache(maxsize=3)
 def _predict(
-    program: Program, machine: Target, chip: Chip, assume: Mapping[str, float] | None = None
+    program: Program, machine: Target, which: int, assume: tuple[tuple[str, float], ...]
 ) -> tuple[StepTime, Context, int]:
-    context = Context(program, machine, assume=assume)
+    """Kept for the last few: whoever has asked for a step's time asks for its report and for advice on it next.
+
+    ``which``: the target's identity, as equal ones may have other constants.
+    """
+    chip, context = chip_of(machine), Context(program, machine, assume=dict(assume))
     step = estimate_placed(context, chip)
     context.modelled = times = _times(step, program)
     if program.kind != "stablehlo":
         return step, context, 0
     if (normal := _normal(program, machine)).version:
         times = dict(normal.times_of(times))
-        context = Context(normal.program, machine, times, _along(normal), assume)
+        context = Context(normal.program, machine, times, _along(normal), dict(assume))
     _give_to_movers(context, times)
     times.update(dict.fromkeys(in_other_kernels(context) - times.keys(), (0.0, "latency")))
     if normal.version and _only_operation(program) is None:

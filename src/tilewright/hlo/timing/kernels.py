@@ -7,7 +7,7 @@ user states (``Context.assume``), or else a plain guess that the row and the ste
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -199,12 +199,11 @@ class Kernels:
         for note in (f"{said} {how}", f"{held}, and has room for {count_text(room)} tokens"):
             self.notes += [] if note in self.notes else [note]
         rows, block = _cut(kernel, pages.depth)
-        cuts = {_cut(other, its.depth)[0] for _, other, _, its in self._read if its}
+        cuts = self._cuts
         if len(cuts) > 1:
             single, many = (single if rows == min(cuts) else 0), (many if rows == max(cuts) else 0)
         name = op.name.rpartition("/")[2]
-        after = (other for later, other, _, its in self._read if its and name in map(_made_by, later.operands))
-        if not (single or many) or any(_cut(other, pages.depth)[0] == rows for other in after):
+        if not (single or many) or any(_cut(other, pages.depth)[0] == rows for other in self._readers.get(name, ())):
             kind = "tokens one by one" if rows == max(cuts) else "many tokens at once"
             kind = kind if not (single or many) else "these: the next kernel does it"
             return self._timed(0.0, 0.0, 0.0, 0, f"kernel: nothing to do in a step of {kind}")
@@ -221,6 +220,20 @@ class Kernels:
         matrix, vector = (us * share for us in pipeline(self.chip, kernel).core_us())
         far = min(streamed, pages.megabytes) + pages.others * tokens / pages.tokens
         return self._timed(matrix, vector, far, round(wanted), notes[0])
+
+    @cached_property
+    def _cuts(self) -> set[int]:
+        """Rows of queries that the program's kernels of attention take at once."""
+        return {_cut(kernel, pages.depth)[0] for _, kernel, _, pages in self._read if pages}
+
+    @cached_property
+    def _readers(self) -> dict[str, list[Kernel]]:
+        """Of a value's name: the kernels of attention that read it."""
+        found = defaultdict[str, list[Kernel]](list)
+        for op, kernel, _, pages in self._read:
+            for name in dict.fromkeys(map(_made_by, op.operands)) if pages else ():
+                found[name].append(kernel)
+        return found
 
     @cached_property
     def _read(self) -> list[tuple[Operation, Kernel, set[tuple[int, ...]], _Pages | None]]:
