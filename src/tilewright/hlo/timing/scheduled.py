@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import fsum, prod
 
-from tilewright.errors import TilewrightError, UnsupportedError
+from tilewright.errors import TilewrightError
 from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.inlining import DEEPEST, operations_of
 from tilewright.hlo.opcodes import (
@@ -34,7 +34,7 @@ from tilewright.hlo.semantics.dims import devices_of, gathered_rows, parts_in_fu
 from tilewright.hlo.timing.chip import Chip
 from tilewright.hlo.timing.kernels import TARGET, Kernels
 from tilewright.hlo.timing.links import SLICES
-from tilewright.hlo.timing.row import Run, run_of, timed, untimed
+from tilewright.hlo.timing.row import NoTime, Run, run_of, timed, untimed
 from tilewright.hlo.timing.step import TimeRow
 from tilewright.hlo.timing.tiles import MEGA, Tiles
 from tilewright.hlo.timing.work import AFTER, REGISTER, Asked, Fused, Windows, Work, add_operation
@@ -77,14 +77,6 @@ def _is_softmax(op: Operation, operands: Sequence[tuple[int, Tiles]]) -> bool:
     return (
         any("online-softmax" in name for name in (op.name, op.op_name)) and len(ranks) > 1 and ranks[0] > 2 <= ranks[1]
     )
-
-
-class _NoTime(UnsupportedError):
-    """An operation has no time; ``what`` says why, ``megabytes`` what it moves where that is less than its arrays."""
-
-    def __init__(self, what: str, megabytes: float | None = None) -> None:
-        super().__init__(what)
-        self.megabytes = megabytes
 
 
 def _way(source: int, destination: int) -> str:
@@ -158,7 +150,7 @@ class Schedule:
                     row = timed(self.chip, op, run, self.chip.kernel, source, self.now, runs)
                     self.rows.append(row)
                     self.now += row.seconds / runs * 1e6
-            except _NoTime as error:
+            except NoTime as error:
                 self._skip(op, error.what, error.megabytes)
             except (TilewrightError, OverflowError, IndexError, ValueError) as error:
                 self._skip(op, f"its shapes cannot be read: {error}")
@@ -180,11 +172,11 @@ class Schedule:
     def _operation(self, op: Operation, name: str) -> Run | None:
         """What one run of an operation takes; None for what only begins something, or is made of others' rows."""
         if name == "unread":
-            raise _NoTime(f"not understood: {op.attributes.get('reason', '')}")
+            raise NoTime(f"not understood: {op.attributes.get('reason', '')}")
         if any("?" in shape for shape in (op.shape, *op.operand_shapes)):
-            raise _NoTime("the size of its arrays is not known")
+            raise NoTime("the size of its arrays is not known")
         if name in CONTROL and (self.depth >= DEEPEST or self.counted >= _MOST_OPERATIONS):
-            raise _NoTime("too many calls inside calls")
+            raise NoTime("too many calls inside calls")
         if name == "while":
             self._loop(op)
         elif name in ("call", "conditional", *_STARTS) and op.calls:
@@ -198,7 +190,7 @@ class Schedule:
         elif name in _UNPRICED and SLICES in op.attributes.get("frontend_attributes", ""):
             return self._between_slices(op, name)
         elif name in _UNPRICED:
-            raise _NoTime(_UNPRICED[name])
+            raise NoTime(_UNPRICED[name])
         elif name.endswith("-done"):
             return self._done(op)
         elif name in COLLECTIVES:
@@ -289,12 +281,12 @@ class Schedule:
         """
         hosted = _Begun(self.now, self._host_us(megabytes), "host", carried, way) if way else None
         at = max(self.hbm_free, self.now)
-        self.hbm_free = at + self.chip.stream_us(megabytes, self.chip.kernel["read_mb_per_us"])
+        self.hbm_free = at + self.chip.stream_us(megabytes)
         self.begun[name] = hosted or _Begun(at, self.hbm_free, megabytes=carried)
 
     def _host_us(self, megabytes: float) -> float:
         if self.chip.torus is None or not self.chip.torus.host:
-            raise _NoTime(_NO_HOST, megabytes)
+            raise NoTime(_NO_HOST, megabytes)
         return megabytes / self.chip.torus.host
 
     def _carried(self, begun: _Begun) -> float:
@@ -314,7 +306,7 @@ class Schedule:
         """An exchange with other chips begins when the links are free: each takes all of them. It shares HBM."""
         at = max(self.links_free, self.now)
         self.links_free = at + us
-        self.hbm_free = max(self.hbm_free, at) + self.chip.stream_us(megabytes, self.chip.kernel["mb_per_us"])
+        self.hbm_free = max(self.hbm_free, at) + self.chip.stream_us(megabytes)
         self.begun[name] = _Begun(at, self.links_free, "link", megabytes)
 
     def _done(self, op: Operation, start: str = "") -> Run:
@@ -342,14 +334,14 @@ class Schedule:
         elif name == "recv-done":
             meant = self.meetings.get(op.operands[0], "") if op.operands else ""
             if meant not in self.begun:
-                raise _NoTime(_NO_NETWORK, self._megabytes([op.shape]))
+                raise NoTime(_NO_NETWORK, self._megabytes([op.shape]))
             return replace(self._done(op, meant), notes="between slices, at the network's published rate")
         return None
 
     def _link_us(self, op: Operation) -> tuple[float, float]:
         """Microseconds of an exchange, and its megabytes in HBM."""
         if self.chip.torus is None:
-            raise _NoTime(_NO_LINKS)
+            raise NoTime(_NO_LINKS)
         operands, results = self._tiles(op.operand_shapes), self._tiles([op.shape])
         return self.chip.torus.exchange_us(op, operands, results, self.devices, self.slice)
 
@@ -361,7 +353,7 @@ class Schedule:
         Raises for the host, whose speed is unknown.
         """
         if core == "host":
-            raise _NoTime("the host's speed is unknown")
+            raise NoTime("the host's speed is unknown")
         inside = list(operations_of(self.context.program, op))
         if exchanges := [o for o in inside if plain_opcode(o.opcode) in COLLECTIVES]:
             if self.chip.torus is None:
@@ -431,10 +423,7 @@ class Schedule:
                 self.counted -= 1
                 return None
             if TARGET in op.attributes.get("custom_call_target", "") and not _is_softmax(op, operands):
-                run = self.kernels.run(op, operands, results)
-                if isinstance(run, str):
-                    raise _NoTime(run)
-                return run
+                return self.kernels.run(op, operands, results)
             self._custom_call(work, op, [tiles for _, tiles in operands])
         else:
             self._unfused(work, op, name, [tiles for _, tiles in operands], results)
@@ -443,7 +432,7 @@ class Schedule:
             elif name == "dynamic-update-slice" and 1 in read:
                 read[0], writes = 0.0, [read[1]]  # in place
         if work.unknown:
-            raise _NoTime(work.unknown[0])
+            raise NoTime(work.unknown[0])
         passing = [(tiles.space, read[k]) for k, tiles in operands]
         passing += [(tiles.space, megabytes) for tiles, megabytes in zip(results, writes)]
         far, near, common = (fsum(mb for space, mb in passing if space == wanted) for wanted in (0, 1, 3))
@@ -456,7 +445,7 @@ class Schedule:
     def _priced(self, op: Operation, name: str, asked: Asked) -> Run:
         """What a kernel takes that asks for so much; its transfers delay others."""
         if asked.far:
-            passed = self.chip.stream_us(asked.far, self.chip.kernel["mb_per_us"])
+            passed = self.chip.stream_us(asked.far)
             self.hbm_free = max(self.hbm_free, self.now) + passed
         return run_of(self.chip, name, asked)
 
@@ -473,7 +462,7 @@ class Schedule:
         """An operation outside a fusion; a copy or transpose that changes the minor dim turns every register."""
         if not results:
             known = op.shape not in self.context.unknown
-            raise _NoTime("its result is no array" if known else "the form of its shape is not known")
+            raise NoTime("its result is no array" if known else "the form of its shape is not known")
         if name in ("copy", "transpose", "reshape") and operands:
             if operands[0].minor_to_major[:1] != results[0].minor_to_major[:1] or name != "copy":
                 work.rotations += results[0].elements / REGISTER
@@ -518,7 +507,7 @@ class Schedule:
     def _custom_call(self, work: Work, op: Operation, operands: list[Tiles]) -> None:
         """The compiler's own softmax with the product behind it: [..., rows, depth] x [..., depth, columns]."""
         if TARGET not in (target := op.attributes.get("custom_call_target", "")):
-            raise _NoTime(f"a custom call of {target.strip(chr(34)) or 'unknown code'}")
+            raise NoTime(f"a custom call of {target.strip(chr(34)) or 'unknown code'}")
         scores, values = operands[0], operands[1]
         *batches, rows, depth = scores.shape
         batch = prod(batches)
