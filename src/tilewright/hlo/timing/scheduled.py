@@ -22,7 +22,6 @@ from tilewright.hlo.opcodes import (
     MARKER_CALLS,
     PRODUCTS,
     TAKES_NO_TIME,
-    TAKES_PART,
     WRITES_IN_PLACE,
 )
 from tilewright.hlo.program import Computation, Operation, aliases
@@ -404,20 +403,12 @@ class Schedule:
 
     def _kernel(self, op: Operation, name: str) -> Run | None:
         operands, results = self._operands(op), self._tiles([op.shape])
-        work, writes, windows = Work(), [tiles.megabytes for tiles in results], Windows.of(op)
-        read = {k: tiles.megabytes for k, tiles in operands}
-        again = 0.0
+        work, windows, again = Work(), Windows.of(op), 0.0
+        read, written = self.demand.border(op)
         if name == "fusion" and op.calls:
-            body = self.context.program.by_name[op.calls[0]]
-            fused = self._fused(body, 0)
+            fused = self._fused(self.context.program.by_name[op.calls[0]], 0)
             work = fused.work(windows)
-            wanted = self.demand.shares(body)
-            taken = {o.parameter_number: wanted[o.name] for o in body.operations if o.opcode == "parameter"}
-            read = {k: tiles.megabytes * taken.get(k, 1.0) for k, tiles in operands}
             again = fsum(read[k] * (windows.passes(fused.sides.get(k)) - 1) for k, t in operands if t.space == 0)
-            for number, (_, shapes) in self.demand.updates(body).items():
-                if number < len(writes):
-                    writes[number] = min(writes[number], self._megabytes(shapes))
         elif name == "custom-call":
             if any(marker in op.attributes.get("custom_call_target", "") for marker in MARKER_CALLS):
                 self.counted -= 1
@@ -427,14 +418,10 @@ class Schedule:
             self._custom_call(work, op, [tiles for _, tiles in operands])
         else:
             self._unfused(work, op, name, [tiles for _, tiles in operands], results)
-            if name in TAKES_PART and 0 in read:
-                read[0] = min(read[0], sum(writes))
-            elif name == "dynamic-update-slice" and 1 in read:
-                read[0], writes = 0.0, [read[1]]  # in place
         if work.unknown:
             raise NoTime(work.unknown[0])
         passing = [(tiles.space, read[k]) for k, tiles in operands]
-        passing += [(tiles.space, megabytes) for tiles, megabytes in zip(results, writes)]
+        passing += [(tiles.space, megabytes) for tiles, megabytes in zip(results, written)]
         far, near, common = (fsum(mb for space, mb in passing if space == wanted) for wanted in (0, 1, 3))
         scalar = not windows.known and far < 0.001 and all(not tiles.shape for tiles in results)
         run = self._priced(op, name, Asked(work, windows, far, again, near, common, scalar))
