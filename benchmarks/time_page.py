@@ -125,10 +125,9 @@ the columns called *measured* hold times of real chips: one TPU v4 and one TPU v
 Mean absolute errors in per cent, in bf16. All kinds have one set of constants, `time.alone`, fitted together on 60 % of
 the rows of each (*fit*), chosen by a seed; *held out* and *median* are of the other rows, which no constant has seen.
 *families*: fitted again with whole families of shapes left out (those of a leading dim; for products a range of
-depths), and judged on them. Beside them,
-on the same held-out rows: a *constant*, a cubic curve over the *size*, and boosted *trees* on layout features (the
-best of four set-ups, chosen on the very rows they are judged by). *published*: what SCALE-Sim's authors print for their
-models of v4, on rows of theirs. The *bar* is what this model must stay below.
+depths), and judged on them. Beside them, on the same held-out rows: a *constant*, a cubic curve over the *size*, and
+boosted *trees* on layout features (the best of four set-ups, chosen on the very rows they are judged by). *published*:
+what SCALE-Sim's authors print for their models of v4, on rows of theirs. The *bar* is what this model must stay below.
 
 The rules (which way the compiler goes, what fits where) were found by looking at all rows given, so expect up to a
 point more on rows that nobody has looked at.

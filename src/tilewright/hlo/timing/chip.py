@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tilewright.errors import UnsupportedError, UsageError
+from tilewright.hlo.program import Operation
 from tilewright.hlo.timing.links import Torus
 from tilewright.hlo.timing.tiles import MEGA
 from tilewright.hlo.timing.work import matrix_us
@@ -108,6 +109,11 @@ class Chip:
             return us
         each = sparse["row_ns"] / 1e3 * min(1.0, row_mb * MEGA / sparse["narrowest_bytes"])
         return sparse["launch_us"] + max(us, rows * each)
+
+    def gathered_us(self, op: Operation, rows: int, taken: float) -> tuple[float, float]:
+        """Microseconds of a gather by SparseCores, and its megabytes: rows (``taken``), indices read, rows written."""
+        beside = taken + 4e-6 * rows * max(1, len(op.integers("start_index_map")))
+        return self.sparse_us(rows, taken / max(1, rows), beside), taken + beside
 
     def matrix_us(self, rows: int, columns: int, depth: int) -> float:
         """Microseconds of one product on the matrix unit."""

@@ -319,10 +319,7 @@ class Fusing:
         bits = 8 * 1e6 * table.megabytes / max(1, table.elements)
         if rows < _MANY_ROWS or table.megabytes < _LARGE_TABLE_MB or bits <= 8:
             return 0.0
-        row = result.megabytes / rows
-        return self.chip.sparse_us(
-            rows, row, 4e-6 * rows * max(1, len(op.integers("start_index_map"))) + result.megabytes
-        )
+        return self.chip.gathered_us(op, rows, result.megabytes)[0]
 
     def _read_again(self, op: Operation) -> float:
         """Megabytes that a product's blocks read more than once: each column of blocks reads the left operand anew."""

@@ -390,9 +390,8 @@ class Schedule:
         for gather in gathers:
             results, indices = self._tiles([gather.shape])[:1], self._tiles(gather.operand_shapes[1:2])
             rows = gathered_rows(gather, indices[0], results[0]) if indices and results else 0
-            taken = results[0].megabytes if results else 0.0
-            beside = taken + 4e-6 * rows * max(1, len(gather.integers("start_index_map")))
-            us, megabytes = us + self.chip.sparse_us(rows, taken / max(1, rows), beside), megabytes + taken + beside
+            each, moved = self.chip.gathered_us(gather, rows, sum(tiles.megabytes for tiles in results))
+            us, megabytes = us + each, megabytes + moved
         return us, megabytes
 
     def _moved_elsewhere(self, op: Operation) -> float:
