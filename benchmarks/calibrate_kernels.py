@@ -214,7 +214,7 @@ class Fit:
         made |= {"launch_us": own["near_launch_us"] + own["hbm_us"], "vector_ns": found["elementwise_cycles"] * cycle}
         made |= {"rotation_ns": found["rotation_cycles"] * cycle, "transcendental_ns": cycle}
         made |= {"near_mb_per_us": found["near_bytes_a_cycle"] / cycle, "step_us": found["step_kcycles"] / old["ghz"]}
-        made |= dict.fromkeys(("mb_per_us", "read_mb_per_us", "write_mb_per_us"), own["hbm"] * hbm)
+        made["mb_per_us"] = own["hbm"] * hbm
         kept = {name: value for name, value in old.values.items() if name not in (*made, "cores", "one_core")}
         return {**made, **kept}
 
@@ -276,13 +276,13 @@ SOURCES = {
     **dict.fromkeys((*CLASSES, "restreamed"), _SHARED),
     **dict.fromkeys(("vector_ns", "rotation_ns", "near_mb_per_us", "step_us"), f"{_SHARED}, in cycles of the clock"),
     **dict.fromkeys(("near_launch_us", "launch_us", "scalar_us", "efficiency", "gather_row_us"), _FITTED),
-    **dict.fromkeys(("mb_per_us", "read_mb_per_us", "write_mb_per_us"), f"{_FITTED}: one share of HBM's peak"),
+    "mb_per_us": f"{_FITTED}: one share of HBM's peak",
     "transcendental_ns": "not fitted: one operation of the transcendental unit a cycle and core at the published clock",
     **dict.fromkeys(("side", "units"), "not fitted: published, as in [matrix]"),
     "rows_per_cycle": "not fitted: the published peak over units, multipliers and clock",
     "ghz": "not fitted: the published clock",
-    "fill_rows": "carried over from [time.product] fill_rows",
-    "common_mb_per_us": "carried over from [time.reduce] near_mb_per_us",
+    "fill_rows": "not fitted: chosen on measured products, a share of a side",
+    "common_mb_per_us": "not fitted: measured reductions only say that it is at least this; 0: this chip has none",
     "gather_element_us": "read off one public time of v6e: 32,768 elements taken along an axis",
     "call_us": "what a call costs beyond its kernels: the one constant read off whole models, gpt2_measured.csv",
     "near_result_mb": f"{_COUNTED}: the largest result that gpt2 keeps near the core; others keep larger ones",

@@ -3,13 +3,14 @@
     python benchmarks/calibrate_time.py [--write | --docs docs/time.md]
     python benchmarks/calibrate_time.py --csv FILE --chip NAME [--write]
 
-Fits on 60 % of the rows (seeded), from the constants that stand in the chip's file; limits and published facts are not
-fitted. (Begun at one digit of each constant, the fits end within half a point of the same errors.)
+Fits all kinds together, on 60 % of the rows of each (seeded), from the constants that stand in the chip's file; limits
+are not fitted.
 
 Prints, per kind of operation: the error on the rows of the fit and on those left out, the error where whole families of
 shapes are left out, and three baselines: a constant, a curve over the size, and boosted trees on layout features.
-``--write`` puts the constants into the chip's TOML file, each section with its source, the rows it was fitted on and
-the error seen. ``--docs`` fits none anew but writes the page of tables, of the constants that stand in the files.
+``--write`` puts the constants into the chip's TOML file ([time.alone]), and beside them a section for each kind with
+the rows that were fitted and the error seen. ``--docs`` fits none anew but writes the page of tables, of the constants
+that stand in the files.
 
 ``--csv``: measurements of your own, columns ``op,d0,d1,d2,kernel_us`` (products: rows, columns, depth; batched ones
 with a further column ``b``). ``--chip``: a chip by name, or a TOML file that describes it. Kinds without rows keep the
@@ -38,9 +39,9 @@ from tilewright.errors import TilewrightError
 from tilewright.hlo import load
 from tilewright.hlo.program import Operation
 from tilewright.hlo.semantics.context import Context
-from tilewright.hlo.timing.chip import chip_of
-from tilewright.hlo.timing.estimate import mechanism
-from tilewright.hlo.timing.row import types_of
+from tilewright.hlo.timing.alone import price_alone
+from tilewright.hlo.timing.chip import Chip, chip_of
+from tilewright.hlo.timing.row import Run, types_of
 from tilewright.hlo.timing.tiles import Tiles
 from tilewright.targets import Target, TimeConstants, target
 from tilewright.targets.chips import Seen
@@ -68,36 +69,18 @@ SOFT = 0.06
 """Misses above this share count by their size, not by their square."""
 
 _SEEN = "not fitted: seen in modules compiled ahead of time, the size from which the compiler works in windows"
-_MATRIX = "not fitted: published, as in [matrix]"
 FIXED = {
-    "one_window_mb": _SEEN,
-    "prefetched_window_mb": _SEEN,
+    **dict.fromkeys(("window_mb", "broadcast_window_mb", "join_window_mb", "sum_window_mb", "near_window_mb"), _SEEN),
     "copy_window_mb": "not fitted: the size from which measured copies begin to overlap reading and writing",
-    "prefetched_mb": "not fitted: the largest operand that modules compiled ahead of time bring in between calls",
     "resident_mb": "not fitted: the largest argument that modules compiled ahead of time bring in between calls; on v4 "
     "the common memory",
-    "hbm_mb_per_us": "carried over from [time.stream] stream_mb_per_us",
+    "efficiency": "not fitted: the share of the matrix unit's peak that large square products timed in public reach",
     "few_tiles": "not fitted: tiles below which the few-row way is taken, read off the measured rows",
-    "fill_rows": "not fitted: chosen on the training rows, a share of a side",
-    "side": _MATRIX,
-    "units": _MATRIX,
-    "rows_per_cycle": "not fitted: the published peak over units, multipliers and clock",
-    "ghz": "not fitted: the published clock",
 }
 """Constants that are no matter of fitting, and where they are from."""
-
-_OF_PRODUCT = "carried over from [time.product]: the measured batches are too shallow to show it"
-_NEAR = "not fitted: the training rows only say that it is at least this"
 _NOT_THERE = "0: this chip has none"
-
-
-def fixed(section: str) -> dict[str, str]:
-    """The constants of a section that are not fitted, and where they are from."""
-    more = {
-        "batched_product": {"efficiency": _OF_PRODUCT, "fill_rows": _OF_PRODUCT},
-        "reduce": {"near_mb_per_us": _NEAR},
-    }
-    return {**FIXED, **more.get(section, {})}
+PEAK = 0.93
+"""The most of HBM's peak that a rate of reading and writing may be fitted to."""
 
 
 @dataclass(frozen=True)
@@ -111,9 +94,13 @@ class Row:
 
     def microseconds(self, constants: Mapping[str, TimeConstants]) -> float:
         """The modelled time."""
-        priced = mechanism(constants, self.operation, self.operands, self.result)
+        return self.price(constants).us
+
+    def price(self, constants: Mapping[str, TimeConstants]) -> Run:
+        """The modelled time and its bound."""
+        priced = price_alone(constants, self.operation, self.operands, self.result)
         assert priced is not None
-        return priced[1].microseconds
+        return priced[1]
 
 
 def rows_of(machine: Target, measurements: Sequence[Measured]) -> list[Row]:
@@ -136,27 +123,83 @@ def training_families(rows: Sequence[Row]) -> np.ndarray:
     return np.array([chosen[row.measured.family] for row in rows])
 
 
-def fitted(section: str, start: TimeConstants, rows: Sequence[Row]) -> TimeConstants:
-    """The constants that fit the rows best: least squares of the logarithm, outliers counted less."""
-    names = [name for name, value in start.values.items() if name not in fixed(section) and value > 0]
-    first = np.array([start[name] for name in names])
-    low = np.array([0.002 if name == "start_mb" else 1e-5 for name in names])
-    high = np.maximum(first * 6, 0.5)
-    high = np.array([min(top, 20.0) if name.endswith("_ns") else top for name, top in zip(names, high)])
-    logs = np.log([row.measured.microseconds for row in rows])
+class _Noting(TimeConstants):
+    """Constants that note which of them are read, in ``fitted_on``'s place: a set of names."""
 
-    def constants(values: np.ndarray) -> TimeConstants:
-        return TimeConstants(MappingProxyType({**start.values, **dict(zip(names, map(float, values)))}))
+    def __getitem__(self, constant: str) -> float:
+        self.fitted_on.add(constant)  # type: ignore[attr-defined]
+        return super().__getitem__(constant)
 
-    def misses(values: np.ndarray) -> np.ndarray:
-        now = {section: constants(values)}
-        return np.log([row.microseconds(now) for row in rows]) - logs
 
-    answer = least_squares(
-        misses, np.clip(first, low, high), loss="soft_l1", f_scale=SOFT, bounds=(low, high), max_nfev=60
-    )
-    found = constants(np.array([float(f"{value:.5g}") for value in answer.x]))
-    return found if cost(misses(answer.x)) < 0.999 * cost(misses(first)) else start  # no better: the same digits again
+class Fit:
+    """The constants of operations alone on one chip as the logarithms of those that rows decide, and what rows miss by.
+
+    A row depends on the few constants that its price reads, and only these are moved to see how.
+    """
+
+    def __init__(self, chip: Chip, rows: Sequence[Row]) -> None:
+        self.chip, self.rows = chip, rows
+        start, read = chip["alone"], self.readers(chip["alone"])
+        self.names = [name for name, value in start.values.items() if name in read.keys() - FIXED.keys() and value > 0]
+        self.first = np.log([start[name] for name in self.names])
+        self.logs = np.log([row.measured.microseconds for row in rows])
+        rates = ("stream_mb_per_us", "result_mb_per_us")
+        most = np.log(PEAK * chip.hbm_peak / 1e12)
+        self.high = np.array([most if name in rates else value + 5 for name, value in zip(self.names, self.first)])
+
+    def readers(self, constants: TimeConstants) -> dict[str, list[int]]:
+        """The numbers of the rows that read each constant."""
+        found: dict[str, list[int]] = {}
+        for number, row in enumerate(self.rows):
+            read = set[str]()
+            row.microseconds({**self.chip.mechanisms, "alone": _Noting(constants.values, read)})  # type: ignore[arg-type]
+            for name in read:
+                found.setdefault(name, []).append(number)
+        return found
+
+    def constants(self, values: np.ndarray, digits: int = 0) -> TimeConstants:
+        """The section under other logarithms; ``digits``: rounded to so many."""
+        found = dict(zip(self.names, map(float, np.exp(values))))
+        if digits:
+            found = {name: float(f"{value:.{digits}g}") for name, value in found.items()}
+        return TimeConstants(MappingProxyType({**self.chip["alone"].values, **found}))
+
+    def misses(self, values: np.ndarray) -> np.ndarray:
+        """Logarithms of modelled over measured times."""
+        now = {**self.chip.mechanisms, "alone": self.constants(values)}
+        return np.log([row.microseconds(now) for row in self.rows]) - self.logs
+
+    def slopes(self, values: np.ndarray, step: float = 1e-4) -> np.ndarray:
+        """How the misses of every row change with every logarithm."""
+        table, before = np.zeros((len(self.rows), len(values))), self.misses(values)
+        readers = self.readers(self.constants(values))
+        for column, name in enumerate(self.names):
+            moved = values.copy()
+            moved[column] += step
+            now = {**self.chip.mechanisms, "alone": self.constants(moved)}
+            for number in readers.get(name, ()):
+                miss = np.log(self.rows[number].microseconds(now)) - self.logs[number]
+                table[number, column] = (miss - before[number]) / step
+        return table
+
+    def best(self, start: np.ndarray) -> np.ndarray:
+        """The logarithms that fit the rows best: least squares, outliers counted less."""
+        bounds = self.first - 6, self.high
+        begin = np.clip(start, bounds[0] + 1e-6, bounds[1] - 1e-6)
+        answer = least_squares(
+            self.misses, begin, jac=self.slopes, loss="soft_l1", f_scale=SOFT, bounds=bounds, max_nfev=60
+        )
+        return answer.x  # type: ignore[no-any-return]
+
+    def fitted(self) -> TimeConstants:
+        """The constants that fit best, five digits; those that stand where none are better by a thousandth."""
+        found = self.best(self.first)
+        better = cost(self.misses(found)) < 0.999 * cost(self.misses(self.first))
+        return self.constants(found, 5) if better else self.chip["alone"]
+
+    def fitted_anew(self) -> TimeConstants:
+        """The same, begun at one digit of every constant: a start that knows little of rows another fit has seen."""
+        return self.constants(self.best(np.log([float(f"{value:.1g}") for value in np.exp(self.first)])))
 
 
 def cost(misses: np.ndarray) -> float:
@@ -164,21 +207,15 @@ def cost(misses: np.ndarray) -> float:
     return float(np.sum(np.sqrt(1 + (misses / SOFT) ** 2) - 1))
 
 
-def rounded(section: str, constants: TimeConstants) -> TimeConstants:
-    """One digit of every fitted constant: a start that knows little of the rows that another fit has seen."""
-    kept = fixed(section)
-    values = {name: value if name in kept else float(f"{value:.1g}") for name, value in constants.values.items()}
-    return TimeConstants(MappingProxyType(values))
-
-
 def times(rows: Sequence[Row]) -> np.ndarray:
     """Measured microseconds."""
     return np.array([row.measured.microseconds for row in rows])
 
 
-def errors(section: str, constants: TimeConstants, rows: Sequence[Row]) -> np.ndarray:
+def errors(chip: Chip, constants: TimeConstants, rows: Sequence[Row]) -> np.ndarray:
     """Relative errors, as shares."""
-    return np.array([row.microseconds({section: constants}) for row in rows]) / times(rows) - 1
+    now = {**chip.mechanisms, "alone": constants}
+    return np.array([row.microseconds(now) for row in rows]) / times(rows) - 1
 
 
 def mean(shares: np.ndarray) -> float:
@@ -241,15 +278,13 @@ def baselines(rows: Sequence[Row], train: np.ndarray) -> tuple[float, float, flo
     return constant, curve, trees(rows, train)
 
 
-def seen_of(section: str, constants: TimeConstants, rows: Sequence[Row]) -> Seen:
+def seen_of(section: str, mechanisms: Mapping[str, TimeConstants], rows: Sequence[Row]) -> Seen:
     """The types, bounds and sizes of measured rows: where their error may be claimed."""
     sizes: dict[str, list[float]] = {"megabytes": []}
     types, bounds = set[str](), set[str]()
     for row in rows:
-        priced = mechanism({section: constants}, row.operation, row.operands, row.result)
-        assert priced is not None
         types |= types_of(row.operation)
-        bounds.add(priced[1].bound)
+        bounds.add(row.price(mechanisms).bound)
         sizes["megabytes"].append(sum(tiles.megabytes for tiles in (*row.operands, row.result)))
         if "product" in section:
             sizes.setdefault("flops", []).append(2 * row.measured.work)
@@ -297,42 +332,6 @@ class Kind:
 HEAD = f"{'chip':8s} {'kind':13s} rows    train held-out   median families constant     size    trees    bar"
 
 
-def calibrate(
-    machine: Target, section: str, start: TimeConstants, measurements: Mapping[str, Sequence[Measured]], anew: bool
-) -> tuple[TimeConstants, list[Kind]]:
-    """One section's constants, fitted on the training rows (not ``anew``: as they are), and its kinds' errors."""
-    rows = {operation: rows_of(machine, measurements[operation]) for operation in measurements}
-    trains = {operation: training(len(of)) for operation, of in rows.items()}
-    families = {operation: training_families(of) for operation, of in rows.items()}
-
-    def fit(begin: TimeConstants, chosen: Mapping[str, np.ndarray]) -> TimeConstants:
-        seen = [row for name in rows for row, taken in zip(rows[name], chosen[name]) if taken]
-        return fitted(section, begin, seen) if seen else begin
-
-    constants, without_families = fit(start, trains) if anew else start, fit(rounded(section, start), families)
-    kinds, held = [], []
-    for operation, of in rows.items():
-        train, family = trains[operation], families[operation]
-        off = errors(section, constants, of)
-        left_out = errors(section, without_families, of)[~family]
-        held.append(off[~train])
-        kinds.append(
-            Kind(
-                *(machine.name, operation, len(of), mean(off[train]), mean(off[~train])),
-                *(100 * float(np.median(np.abs(off[~train]))), mean(left_out)),
-                *baselines(of, train),
-            )
-        )
-        print(kinds[-1].line(), flush=True)
-    error = float(f"{mean(np.concatenate(held)) / 100:.3g}")
-    return TimeConstants(constants.values, "", error), kinds
-
-
-def with_time(machine: Target, constants: Mapping[str, TimeConstants]) -> Target:
-    """The chip with other constants."""
-    return replace(machine, time=MappingProxyType(dict(constants)))
-
-
 def section_text(name: str, constants: TimeConstants, source: str, sources: Mapping[str, str]) -> str:
     """``[time.NAME]`` as TOML."""
     lines = [f"[time.{name}]", *(f"{key} = {value!r}" for key, value in constants.values.items())]
@@ -365,39 +364,58 @@ def write(path: Path, sections: Mapping[str, str]) -> None:
 
 def fit_chip(
     machine: Target, measurements: Mapping[str, Sequence[Measured]], origin: str, anew: bool = True
-) -> tuple[dict[str, TimeConstants], dict[str, str], list[Kind]]:
-    """All sections of a chip: constants, TOML texts of those that changed, and the errors of the kinds.
+) -> tuple[dict[str, str], list[Kind]]:
+    """TOML texts of a chip's sections, and the errors of its kinds.
 
-    ``anew``: fit, do not only judge.
+    All kinds are fitted together, on their training rows. ``anew``: fit, do not only judge.
     """
     chip = chip_of(machine)
-    constants = dict(chip.mechanisms)
-    texts: dict[str, str] = {}
-    kinds: list[Kind] = []
-    for section, operations in SECTIONS.items():
-        rows = {operation: measurements[operation] for operation in operations if measurements.get(operation)}
-        if section not in constants or not rows:
-            continue
-        start = constants[section]
-        if "hbm_mb_per_us" in start.values and anew:
-            carried = {"hbm_mb_per_us": constants["stream"]["stream_mb_per_us"]}
-            if section == "batched_product":
-                carried |= {name: constants["product"][name] for name in ("efficiency", "fill_rows")}
-            start = TimeConstants(MappingProxyType({**start.values, **carried}))
-        count = sum(map(len, rows.values()))
-        if count < 3 * len(start.values):
-            print(f"note: {count} rows for the {len(start.values)} constants of [time.{section}]: few")
-        found, errors_seen = calibrate(machine, section, start, rows, anew)
-        kinds += errors_seen
-        seen = seen_of(section, found, [row for name in rows for row in rows_of(machine, rows[name])])
-        constants[section] = replace(found, fitted_on=f"{', '.join(rows)}: 60 % of {count} rows", seen=seen)
-        source = f"fitted by benchmarks/calibrate_time.py on {origin}, 60 % of {count} rows, seed {SEED}"
-        sources = {**fixed(section), **{name: _NOT_THERE for name, value in found.values.items() if not value}}
-        texts[section] = section_text(section, constants[section], source, sources)
+    kinds = {
+        name: [op for op in SECTIONS[name] if measurements.get(op)] for name in SECTIONS if name in chip.mechanisms
+    }
+    kinds = {name: operations for name, operations in kinds.items() if operations}
+    rows = {operation: rows_of(machine, measurements[operation]) for of in kinds.values() for operation in of}
+    trains = {operation: training(len(of)) for operation, of in rows.items()}
+    families = {operation: training_families(of) for operation, of in rows.items()}
+
+    def fit(chosen: Mapping[str, np.ndarray]) -> Fit:
+        return Fit(chip, [row for name in rows for row, taken in zip(rows[name], chosen[name]) if taken])
+
+    fitting = fit(trains)
+    count = sum(map(len, rows.values()))
+    if count < 3 * len(fitting.names):
+        print(f"note: {count} rows for {len(fitting.names)} constants: few")
+    constants = fitting.fitted() if anew else chip["alone"]
+    without_families = fit(families).fitted_anew()
+    found, texts = [], dict[str, str]()
+    mechanisms = {**chip.mechanisms, "alone": constants}
+    source = f"fitted by benchmarks/calibrate_time.py on {origin}, 60 % of {count} rows, seed {SEED}"
+    on = f"{', '.join(rows)}: 60 % of {count} rows"
+    sources = {**FIXED, **{name: _NOT_THERE for name, value in constants.values.items() if not value}}
+    texts["alone"] = section_text("alone", replace(constants, fitted_on=on, error=0.0, seen=None), source, sources)
+    for section, operations in kinds.items():
+        held = []
+        for operation in operations:
+            of, train, family = rows[operation], trains[operation], families[operation]
+            off, left_out = errors(chip, constants, of), errors(chip, without_families, of)[~family]
+            held.append(off[~train])
+            found.append(
+                Kind(
+                    *(machine.name, operation, len(of), mean(off[train]), mean(off[~train])),
+                    *(100 * float(np.median(np.abs(off[~train]))), mean(left_out)),
+                    *baselines(of, train),
+                )
+            )
+            print(found[-1].line(), flush=True)
+        seen = seen_of(section, mechanisms, [row for operation in operations for row in rows[operation]])
+        on = f"{', '.join(operations)}: 60 % of {sum(len(rows[operation]) for operation in operations)} rows"
+        error = float(f"{mean(np.concatenate(held)) / 100:.3g}")
+        kind = TimeConstants(MappingProxyType({}), on, error, seen)
+        texts[section] = section_text(section, kind, f"{source}; the error is of the others", {})
     if not machine.time:
-        for section in constants.keys() - texts.keys():
-            texts[section] = section_text(section, constants[section], chip.note, {})
-    return constants, texts, kinds
+        for section in chip.mechanisms.keys() - texts.keys():
+            texts[section] = section_text(section, chip[section], chip.note, {})
+    return texts, found
 
 
 def file_of(chip: str) -> Path:
@@ -435,7 +453,7 @@ def run(arguments: argparse.Namespace) -> None:
         else:
             measurements = {operation: measured_times.measured(name, operation) for operation in BARS}
             origin = "benchmarks/data/tpu_measured"
-        _, texts, errors_seen = fit_chip(machine, measurements, origin, not arguments.docs)
+        texts, errors_seen = fit_chip(machine, measurements, origin, not arguments.docs)
         kinds += errors_seen
         if arguments.write:
             write(file_of(name), texts)

@@ -122,12 +122,12 @@ the columns called *measured* hold times of real chips: one TPU v4 and one TPU v
 
 ## Single operations
 
-Mean absolute errors in per cent, in bf16. The constants of a kind are fitted on 60 % of its rows (*fit*), chosen by a
-seed; *held out* and *median* are of the other rows, which no constant has seen. *families*: fitted again with whole
-families of shapes left out (those of a leading dim; for products a range of depths), and judged on them. Beside them,
-on the same held-out rows: a *constant*, a cubic curve over the *size*, and boosted *trees* on layout features (the
-best of four set-ups, chosen on the very rows they are judged by). *published*: what SCALE-Sim's authors print for their
-models of v4, on rows of theirs. The *bar* is what this model must stay below.
+Mean absolute errors in per cent, in bf16. All kinds have one set of constants, `time.alone`, fitted together on 60 % of
+the rows of each (*fit*), chosen by a seed; *held out* and *median* are of the other rows, which no constant has seen.
+*families*: fitted again with whole families of shapes left out (those of a leading dim; for products a range of
+depths), and judged on them. Beside them, on the same held-out rows: a *constant*, a cubic curve over the *size*, and
+boosted *trees* on layout features (the best of four set-ups, chosen on the very rows they are judged by). *published*:
+what SCALE-Sim's authors print for their models of v4, on rows of theirs. The *bar* is what this model must stay below.
 
 The rules (which way the compiler goes, what fits where) were found by looking at all rows given, so expect up to a
 point more on rows that nobody has looked at.
@@ -176,8 +176,10 @@ measured processor seconds of one thread. Bars: 2 s and 15 s, reading the text i
 ## Which constants are fitted, and on what
 
 Every constant stands in the chip's TOML file with its source: `./run tilewright targets tpu-v6e` prints them. *other*
-constants are published or counted, or were seen in modules that the compiler made ahead of time. *seen*: megabytes of
-the operations whose errors are stated; `[time.MECHANISM.seen]` has their types, bounds, flops and depths as well.
+constants are published or counted, or were seen in modules that the compiler made ahead of time. Operations alone in a
+program have theirs in `time.alone`; the sections of their kinds hold no constants, but what was fitted and seen.
+*seen*: megabytes of the operations whose errors are stated; `[time.SECTION.seen]` has their types, bounds, flops and
+depths.
 
 {constants}
 
@@ -188,9 +190,6 @@ either fitted or held back. *error*: mean over the programs of that chip that we
 from source, whichever is larger; those are included that another version of the compiler made when they were timed.
 
 {kernel}
-
-`time.batched_product` takes its share of the matrix peak from `time.product`: the measured batches are too shallow (64
-and 128) to show it.
 
 ## Chips without measurements
 
@@ -228,8 +227,8 @@ steps of one model, of other batches, lengths or numbers of layers. What they to
 kept with the factors (of fewer than six rows it is all that is kept), and `--calibration` takes it for every step of
 that model, between the two measured ones next in size; a note says by how much.
 
-Single operations have constants of their own. To fit these, measure single operations (bf16, one operation a program,
-times from the profiler) and write a CSV file:
+Single operations have constants of their own, which say what starts, streams and registers cost. To fit these,
+measure single operations (bf16, one operation a program, times from the profiler) and write a CSV file:
 
 ```
 op,d0,d1,d2,kernel_us
@@ -248,9 +247,9 @@ gemm,1024,1024,4096,15.2
 ./run python benchmarks/calibrate_time.py --csv mine.csv --chip tpu-v5e --write
 ```
 
-fits the constants of these operations on 60 % of the rows, prints the errors on the others, and writes the constants
-into the chip's file (`--chip my_chip.toml` for a chip described by a file of your own). Kinds without rows keep what
-they have. Take at least three rows for each constant, over the sizes you care for.
+fits the constants that these operations depend on, on 60 % of the rows, prints the errors on the others, and writes the
+constants into the chip's file (`--chip my_chip.toml` for a chip described by a file of your own). What no row says
+anything of keeps its value. Take at least three rows for each constant, over the sizes you care for.
 
 ## What is not calibrated
 
@@ -465,7 +464,9 @@ def _constants() -> str:
             own = [key for key in constants.values if f"time.{name}.{key}" in machine.sources]
             free = len(constants.values) - len(own)
             low, high = constants.seen.ranges["megabytes"] if constants.seen else (0, 0)
-            rows.append((chip, f"`time.{name}`", constants.fitted_on, free, len(own), f"{low:.2g} to {high:,.0f}"))
+            counts = (free, len(own)) if constants.values else ("", "")
+            seen = f"{low:.2g} to {high:,.0f}" if constants.seen else ""
+            rows.append((chip, f"`time.{name}`", constants.fitted_on, *counts, seen))
     return _table(("chip", "section", "fitted on", "fitted", "other", "seen MB"), rows, 3)
 
 

@@ -136,12 +136,12 @@ def test_no_constant_however_wrong_gets_below_the_peaks(operation, chip, factors
 
 def test_a_time_raised_to_a_peak_says_so():
     copy = measured_times._module("exponential", 64, 1024, 4096)
-    machine = what_if(target("tpu-v6e"), {"stream.elementwise_mb_per_us": 50.0, "stream.window_us": 1e-3})
+    machine = what_if(target("tpu-v6e"), {"alone.stream_mb_per_us": 50.0, "alone.window_us": 1e-3})
     (row,) = estimate(load(copy), machine).rows
     assert row.seconds == row.bytes / target("tpu-v6e").memory("hbm").bytes_per_second
     assert (row.bound, row.calibrated) == ("hbm", False)
     assert row.note == "raised to its bytes at HBM's published peak; not measured there"
-    product = what_if(target("tpu-v6e"), {"product.ghz": 100.0, "product.near_mb_per_us": 1e4})
+    product = what_if(target("tpu-v6e"), {"kernel.ghz": 100.0, "alone.near_mb_per_us": 1e4})
     (row,) = estimate(load(measured_times._product(1, 8192, 4096, 8192, False)), product).rows
     assert row.seconds == pytest.approx(row.flops / target("tpu-v6e").matrix.bf16_ops_per_second)
     assert row.bound == "matrix"

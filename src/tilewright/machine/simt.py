@@ -94,7 +94,7 @@ def _step(name: str, done: _Run) -> StepTime:
         rows.append(TimeRow(what, "dma", 0.0, "", page.bytes, 0, "", begin, "dma", begun=begin, beside=took))
     config = done.run.config
     return StepTime(
-        *(name, "simt", done.run.cycles * NANOSECOND, 0.0, tuple(rows), False, 1.0),
+        *(name, "simt", done.run.cycles * NANOSECOND, 0.0, tuple(rows), False),
         hbm_peak=config.dram_bytes_per_cycle / NANOSECOND,
         notes=("one cycle is drawn as one nanosecond: the text names no clock",),
     )

@@ -47,6 +47,7 @@ class Demand:
         read, written = ([*map(self.size, shapes)] for shapes in (op.operand_shapes, array_shapes(op.shape)))
         body, kind = self.program.body(op), plain_opcode(op.opcode)
         if kind == "fusion" and body is not None:
+            body = self.program.alike[body.name]  # what one of them reads is found once for all
             wanted = self.shares(body)
             taken = {inner.parameter_number: wanted[inner.name] for inner in body.operations}
             read = [size * taken.get(number, 1.0) for number, size in enumerate(read)]

@@ -1,1 +1,1 @@
-"""How long operations take on a chip: one file a mechanism, constants in the chip's TOML file."""
+"""How long operations take on a chip: counted work, constants in the chip's TOML file."""

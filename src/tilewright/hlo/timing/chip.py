@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
 from tilewright.errors import UnsupportedError, UsageError
+from tilewright.hlo.program import Operation
 from tilewright.hlo.timing.links import Torus
 from tilewright.hlo.timing.tiles import MEGA
 from tilewright.hlo.timing.work import matrix_us
 from tilewright.targets import Target, TimeConstants, target
 
-_NEAR = ("near_", "common_", "vector_")
+_NEAR = ("near_", "common_")
 """Rates of memories beside the core: they follow the clock, not HBM."""
-_KEPT_NEAR = ("resident_mb", "prefetched_mb", "between_calls_mb")
+_KEPT_NEAR = ("resident_mb", "between_calls_mb")
 """The largest arguments that are kept near the core: no larger than the memory there."""
 _LINKS = {
     "link_bandwidth": "bytes_per_second",
@@ -24,7 +26,7 @@ _LINKS = {
 }
 """What :func:`what_if` calls the rates between a device and others."""
 SCALED = {
-    "scale.hbm": ("mb_per_us", "read_mb_per_us", "write_mb_per_us"),
+    "scale.hbm": ("mb_per_us",),
     "scale.matrix": ("efficiency",),
     "scale.vector": ("vector_ns", "transcendental_ns", "rotation_ns"),
     "scale.vmem": ("near_mb_per_us",),
@@ -40,35 +42,60 @@ _LINE_MB = 512 / MEGA
 
 @dataclass(frozen=True)
 class Chip:
-    """Constants by mechanism for one device of a chip.
+    """Constants by mechanism for one device of a chip (``machine``); ``note``: where they are from, in a sentence."""
 
-    ``measured``: they were fitted on this chip. ``note`` says where they are from, in a sentence. ``matrix_peaks``:
-    operations per second by type on the matrix unit (``matrix_type``). ``near_bytes``: the largest memory by the core.
-    """
-
-    name: str
+    machine: Target
     mechanisms: Mapping[str, TimeConstants]
-    measured: bool
     note: str
-    matrix_peak: float
-    hbm_peak: float
-    matrix_peaks: Mapping[str, float]
-    near_bytes: int
-    torus: Torus | None
 
     def __getitem__(self, mechanism: str) -> TimeConstants:
         """The constants of one mechanism."""
         return self.mechanisms[mechanism]
 
     @property
+    def name(self) -> str:
+        """The chip's name."""
+        return self.machine.name
+
+    @cached_property
     def kernel(self) -> TimeConstants:
         """The constants of fused kernels."""
         return self.mechanisms["kernel"]
 
-    def stream_us(self, megabytes: float, mb_per_us: float) -> float:
-        """Microseconds of a transfer at a rate of the model, which is never above HBM's peak."""
-        peak = self.hbm_peak / 1e6 / MEGA
-        return megabytes / (min(mb_per_us, peak) if peak else mb_per_us)
+    @cached_property
+    def hbm_peak(self) -> float:
+        """Bytes per second of HBM; 0 where they are not known."""
+        hbm = self.machine.memory("hbm")
+        return float(hbm.bytes_per_second) if hbm else 0.0
+
+    @property
+    def matrix_peak(self) -> float:
+        """Operations per second of the matrix unit, in bf16; 0 where they are not known."""
+        return self.matrix_peaks.get("bf16", 0.0)
+
+    @cached_property
+    def matrix_peaks(self) -> Mapping[str, float]:
+        """By type (``matrix_type``); of one whose peak is not stated that of the fastest: no time is below that."""
+        units = self.machine.matrix
+        if units is None:
+            return {}
+        stated = {"bf16": units.bf16_ops_per_second, "int8": units.int8_ops_per_second, "fp8": units.fp8_ops_per_second}
+        return {kind: float(peak or max(stated.values())) for kind, peak in stated.items()}
+
+    @cached_property
+    def near_bytes(self) -> int:
+        """The largest memory near the core that keeps arguments: vector memory, on v4 what two cores have in common."""
+        return _near_bytes(self.machine)
+
+    @cached_property
+    def torus(self) -> Torus | None:
+        """Its links, None where they are not known."""
+        return Torus.of(self.machine)
+
+    def stream_us(self, megabytes: float, share: float = 1.0) -> float:
+        """Microseconds of a transfer at a ``share`` of the rate that HBM reaches, which is never above its peak."""
+        rate, peak = self.kernel["mb_per_us"] * share, self.hbm_peak / 1e6 / MEGA
+        return megabytes / (min(rate, peak) if peak else rate)
 
     def sparse_us(self, rows: float, row_mb: float, others_mb: float = 0.0) -> float:
         """Microseconds of gathers by SparseCores: a launch, then rows by their count or by bytes, a line each at least.
@@ -77,11 +104,16 @@ class Chip:
         ``others_mb``: those that are read and written beside the rows.
         """
         sparse, moved = self.mechanisms.get("sparse"), rows * max(row_mb, _LINE_MB) + others_mb
-        us = self.stream_us(moved, self.kernel["read_mb_per_us"])
+        us = self.stream_us(moved)
         if sparse is None:
             return us
         each = sparse["row_ns"] / 1e3 * min(1.0, row_mb * MEGA / sparse["narrowest_bytes"])
         return sparse["launch_us"] + max(us, rows * each)
+
+    def gathered_us(self, op: Operation, rows: int, taken: float) -> tuple[float, float]:
+        """Microseconds of a gather by SparseCores, and its megabytes: rows (``taken``), indices read, rows written."""
+        beside = taken + 4e-6 * rows * max(1, len(op.integers("start_index_map")))
+        return self.sparse_us(rows, taken / max(1, rows), beside), taken + beside
 
     def matrix_us(self, rows: int, columns: int, depth: int) -> float:
         """Microseconds of one product on the matrix unit."""
@@ -93,14 +125,6 @@ def chip_of(machine: Target) -> Chip:
 
     Raises :class:`UnsupportedError` for a target that has none and is like no chip that has.
     """
-    hbm, matrix = machine.memory("hbm"), machine.matrix
-    peaks = (
-        float(matrix.bf16_ops_per_second) if matrix else 0.0,
-        float(hbm.bytes_per_second) if hbm else 0.0,
-        _matrix_peaks(machine),
-        _near_bytes(machine),
-        Torus.of(machine),
-    )
     own, nearest = machine.time, _NEAREST.get(machine.name)
     fitted = any(constants.fitted_on for constants in own.values())
     if own and (nearest is None or len(own) > 1):
@@ -108,36 +132,23 @@ def chip_of(machine: Target) -> Chip:
         note = note if fitted else f"{machine.name} with figures of your own: not calibrated"
         if "kernel" in own and own["kernel"].fitted_on.startswith("your "):
             note = f"constants of {machine.name} refitted on {own['kernel'].fitted_on}"
-        return Chip(machine.name, own, fitted, note, *peaks)
-    if nearest is None or hbm is None:
+        return Chip(machine, own, note)
+    if nearest is None or machine.memory("hbm") is None:
         raise UnsupportedError(
             f"target {machine.name} has no time constants: no time was measured on such a chip, so none is modelled",
             how="name a tpu target, such as tpu-v6e; tilewright report counts this target's bytes",
         )
-    measured = target(nearest)
-    scaled = MappingProxyType({**_scaled(measured, machine), **own})
-    note = f"{machine.name} was not fitted: constants of {nearest}, scaled by published peaks; not calibrated"
-    if machine.caveat:
-        note = f"{machine.caveat}; constants of {nearest}, scaled by published peaks; not calibrated"
+    whose = f"constants of {nearest}, scaled by published peaks; not calibrated"
+    note = f"{machine.caveat or f'{machine.name} was not fitted'}{'; ' if machine.caveat else ': '}{whose}"
     if fitted:
         note = f"constants of kernels fitted on whole functions measured on {machine.name}; "
         note += f"of operations alone in a program {nearest}'s, scaled by published peaks"
     if machine.devices_per_chip > 1:
         note += f"; a device is one of the chip's {machine.devices_per_chip}"
-    return Chip(machine.name, scaled, fitted, note, *peaks)
-
-
-def _matrix_peaks(machine: Target) -> Mapping[str, float]:
-    """Operations per second by type; of a type whose peak is not stated those of the fastest: no time is below that."""
-    units = machine.matrix
-    if units is None:
-        return {}
-    stated = {"bf16": units.bf16_ops_per_second, "int8": units.int8_ops_per_second, "fp8": units.fp8_ops_per_second}
-    return {kind: float(peak or max(stated.values())) for kind, peak in stated.items()}
+    return Chip(machine, MappingProxyType({**_scaled(target(nearest), machine), **own}), note)
 
 
 def _near_bytes(machine: Target) -> int:
-    """The largest memory near the core that keeps arguments: vector memory, on v4 what two cores have in common."""
     return max((memory.bytes for memory in machine.memories if memory.name in ("vmem", "cmem")), default=0)
 
 

@@ -7,29 +7,27 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
-from math import fsum, prod
+from math import fsum
 from typing import NamedTuple
 
 from tilewright.errors import TilewrightError, UnsupportedError
 from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.graphs.graph import collector_paused
-from tilewright.hlo.opcodes import DOTS, ELEMENTWISE, TAKES_NO_TIME
+from tilewright.hlo.opcodes import DOTS, TAKES_NO_TIME
 from tilewright.hlo.program import Operation, Program
 from tilewright.hlo.semantics.context import Context, movers
-from tilewright.hlo.semantics.dims import matrix_type, product_sizes
 from tilewright.hlo.semantics.fusions import in_other_kernels
 from tilewright.hlo.semantics.partitioning import of_one_device
 from tilewright.hlo.semantics.predicting import Normalised, fused_along, in_normal_form
-from tilewright.hlo.timing import mechanisms
+from tilewright.hlo.timing.alone import price_alone
 from tilewright.hlo.timing.chip import Chip, chip_of
 from tilewright.hlo.timing.fusing import Fusing
-from tilewright.hlo.timing.mechanisms import Price
 from tilewright.hlo.timing.row import Run, rest_of_transfers, timed, with_longer_start
 from tilewright.hlo.timing.scheduled import Schedule
-from tilewright.hlo.timing.step import StepTime, TimeRow, share_with_a_time
+from tilewright.hlo.timing.step import StepTime, TimeRow
 from tilewright.hlo.timing.tiles import MEGA, Tiles
 from tilewright.render import percent_text
-from tilewright.targets import Target, TimeConstants
+from tilewright.targets import Target
 from tilewright.targets import target as find_target
 
 UNKNOWN_LOOPS = "loops of unknown length"
@@ -80,7 +78,7 @@ def estimate_placed(context: Context, chip: Chip) -> StepTime:
         rows, us, priced = fusing.price()
         notes += fusing.pallas.notes
         if priced == 1 and all(row.runs <= 1 for row in rows):  # a lone kernel has nothing to start beside
-            more = max(0.0, chip["stream"]["launch_us"] - chip.kernel["near_launch_us"])
+            more = max(0.0, chip["alone"]["launch_us"] + chip["alone"]["hbm_us"] - chip.kernel["near_launch_us"])
             first = next(k for k, row in enumerate(rows) if not row.unpriced)
             rows[first], us = with_longer_start(rows[first], more), us + more
         seconds = us / 1e6
@@ -97,20 +95,19 @@ def estimate_placed(context: Context, chip: Chip) -> StepTime:
         notes.append(f"{UNKNOWN_LOOPS} count as one trip: {', '.join(context.unknown_loops[:3])}")
     if rest := rest_of_transfers(chip, rows, seconds):
         rows, seconds = [*rows, rest], seconds + rest.seconds
-    flops = share_with_a_time((row.flops, row.untimed_flops) for row in rows)
-    moved = share_with_a_time((row.bytes, row.untimed_bytes) for row in rows)
-    if min(flops, moved) < 1:
-        lacking = f"{percent_text(1 - flops)} of the flops and {percent_text(1 - moved)} of the bytes"
-        silent = any(row.unpriced and row.op == "custom-call" and not row.untimed_flops for row in rows)
-        unsaid = " (custom calls that do not say their flops left out)" if silent else ""
-        notes.append(f"{lacking} have no time{unsaid}: the total is a lower bound")
-    return StepTime(
-        *(program.name, chip.name, seconds, chip.kernel["call_us"] / 1e6),
-        *(tuple(rows), predicted, min(flops, moved)),
+    step = StepTime(
+        *(program.name, chip.name, seconds, chip.kernel["call_us"] / 1e6, tuple(rows), predicted),
         matrix_peak=chip.matrix_peak,
         hbm_peak=chip.hbm_peak,
         notes=tuple(notes),
     )
+    if step.priced == 1:
+        return step
+    lacking = f"{percent_text(1 - step.priced_flops)} of the flops and {percent_text(1 - step.priced_bytes)}"
+    silent = any(row.unpriced and row.op == "custom-call" and not row.untimed_flops for row in rows)
+    unsaid = " (custom calls that do not say their flops left out)" if silent else ""
+    bound = f"{lacking} of the bytes have no time{unsaid}: the total is a lower bound"
+    return replace(step, notes=(*notes, bound))
 
 
 # What the step is of: the program as its compiler will see it, every operation of it with its time.
@@ -234,13 +231,12 @@ def _with_lone_kernels(step: StepTime, context: Context, times: _Times, chip: Ch
         key, size = (op.line, op.name), moved.cost.moved_bytes
         if not moved.counted or not size or key in times or moved.name in _HAVE_KERNELS:
             continue
-        us = chip.kernel["near_launch_us"] + chip.stream_us(size / MEGA, chip.kernel["mb_per_us"])
+        us = chip.kernel["near_launch_us"] + chip.stream_us(size / MEGA)
         run = Run(us, "hbm", megabytes=size / MEGA, measured=False)
         of, runs = moved.placed, moved.placed.runs.count
         row = timed(chip, replace(op, line=0), run, chip.kernel, of.source, 1e6 * clock, runs)
         rows, clock, times[key] = [*rows, row], clock + row.seconds, (row.seconds * 1e6, row.bound)
-    step = replace(step, device_seconds=clock, rows=tuple(rows))
-    return replace(step, priced=min(step.priced_flops, step.priced_bytes))
+    return replace(step, device_seconds=clock, rows=tuple(rows))
 
 
 # A program of one operation: its operands arguments, its result returned. Priced by the mechanism measured for it.
@@ -258,22 +254,14 @@ def _price_alone(chip: Chip, program: Program, context: Context) -> TimeRow | No
         if len(layouts) < 2 or context.layout(op.shape) is None or any(0 in layout.shape for layout in layouts):
             return None
         *operands, result = map(Tiles.of, layouts)
-        priced = mechanism(chip.mechanisms, op, operands, result)
+        priced = price_alone(chip.mechanisms, op, operands, result)
     except (TilewrightError, OverflowError, IndexError, ValueError):
         return None  # dims that do not fit the shapes; the row of the general way says what is wrong
     if priced is None:
         return None
-    kind, price = priced
-    sizes = product_sizes(op, operands, result) if kind in ("product", "batched_product") else None
-    run = Run(
-        *(price.microseconds, price.bound),
-        megabytes=fsum(tiles.megabytes for tiles in (*operands, result)) - price.resident,
-        flops={matrix_type(op): 2 * prod(sizes)} if sizes else {},
-        resident=price.resident,
-        depth=sizes[-1] if sizes else 0,
-        lane="matrix" if sizes else "vector",
-        measured=plain_opcode(op.opcode) in _MEASURED,
-    )
+    kind, run = priced
+    run.megabytes = fsum(tiles.megabytes for tiles in (*operands, result)) - run.resident
+    run.measured = plain_opcode(op.opcode) in _MEASURED
     return timed(chip, op, run, chip[kind], context.source(program.entry.name, op))
 
 
@@ -291,37 +279,3 @@ def _only_operation(program: Program) -> Operation | None:
             shapes = (widen.operand_shapes[0], *add.operand_shapes[1:])
             real = [replace(add, operand_shapes=shapes, shape=narrow.shape)]
     return real[0] if len(real) == 1 and len(program.computations) == 1 + len(real[0].calls) else None
-
-
-def mechanism(
-    constants: Mapping[str, TimeConstants], op: Operation, operands: list[Tiles], result: Tiles
-) -> tuple[str, Price] | None:
-    """The name of an operation's mechanism and its price; None for an operation that none was measured for."""
-    name, operand, dims = plain_opcode(op.opcode), operands[0], op.integers("dimensions")
-    if name in ELEMENTWISE and all(tiles.shape in (result.shape, ()) for tiles in operands):
-        return "stream", mechanisms.elementwise(constants["stream"], operands, result)
-    if name == "transpose":
-        return "stream", mechanisms.copy(constants["stream"], operand, result)
-    if name == "broadcast" and operand.shape:
-        repeated = [d for d in range(len(result.shape)) if d not in dims or operand.shape[dims.index(d)] == 1]
-        grown = [d for d in repeated if result.shape[d] > 1] or repeated[-1:]
-        if len(grown) == 1 and len(operand.shape) == len(result.shape):
-            return "broadcast", mechanisms.broadcast(constants["broadcast"], operand, result, grown[0])
-    if name == "concatenate" and len(dims) == 1 and len(result.shape) > 1:
-        return "concatenate", mechanisms.concatenate(constants["concatenate"], operands, result, dims[0])
-    if name == "reduce" and dims == (2,) and len(operand.shape) == 3:
-        return "reduce", mechanisms.reduce(constants["reduce"], operand, result, dims[0])
-    if name == "reshape" and len(operand.shape) == 3 and result.shape == (operand.shape[0], prod(operand.shape[1:])):
-        return "reshape", mechanisms.reshape(constants["reshape"], operand, result)
-    sizes = product_sizes(op, operands, result) if name in DOTS else None
-    if sizes is None:
-        return None
-    batch, *matrix = sizes
-    a, b, (rows, columns, depth) = *operands[:2], matrix
-    if not op.integers("lhs_batch_dims"):
-        along = (op.integers("lhs_contracting_dims") or (1,))[0], (op.integers("rhs_contracting_dims") or (0,))[0]
-        return "product", mechanisms.product(constants["product"], a, b, result, (rows, columns, depth), along)
-    kind = "batched_product"
-    if kind not in constants or 1 in (rows, columns):  # a sum of the vector unit
-        return None
-    return kind, mechanisms.batched_product(constants[kind], a, b, result, batch, (rows, columns, depth))

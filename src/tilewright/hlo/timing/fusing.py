@@ -40,7 +40,7 @@ from tilewright.hlo.semantics.dims import devices_of, gathered_rows, matrix_type
 from tilewright.hlo.semantics.fusions import HEADS, Fusions, captured_names, is_turned
 from tilewright.hlo.timing.chip import Chip
 from tilewright.hlo.timing.kernels import TARGET, Kernels
-from tilewright.hlo.timing.row import Run, flops_of, run_of, timed, untimed
+from tilewright.hlo.timing.row import NoTime, Run, flops_of, run_of, timed, untimed
 from tilewright.hlo.timing.step import TimeRow
 from tilewright.hlo.timing.tiles import MEGA, Tiles
 from tilewright.hlo.timing.work import LANES, REGISTER, SORTS, Asked, Windows, Work, add_operation
@@ -90,7 +90,6 @@ class Fusing:
         self.pallas: Kernels = outer.pallas if outer else Kernels(context, chip)
         on = chip.torus.slice_of(context.program) if chip.torus and outer is None else None
         self.slice: Slice | None = outer.slice if outer else on
-        self.pallas_runs = dict[str, Run | str]()
         self.begun = False  # whether a kernel has run, beside which arguments can come in
         self.captured: set[str] = outer.captured if outer else captured_names(context.program)
         fusions = Fusions(context, computation, self.captured, written=True)
@@ -217,23 +216,20 @@ class Fusing:
                 if self._trips(op) is not None:
                     continue
             source = self.context.source(self.computation.name, op)
-            reason = self.broken.get(op.name) or self._unknown(op)
-            if reason:
+            try:
+                run, weights = self._kernel(op)
+            except NoTime as error:
                 result = [self.tiles[op.name]] if op.name in self.tiles else []
-                row = untimed(op, reason, source, begin + clock, runs, self._operands(op), result)
+                row = untimed(op, error.what, source, begin + clock, runs, self._operands(op), result)
                 called = self._flops_inside(op, {}) * runs if op.calls and plain_opcode(op.opcode) != "while" else 0
                 rows.append(replace(row, untimed_flops=row.untimed_flops + called))
                 continue
-            run, weights = self._kernel(op)
             self.begun = True
-            if isinstance(run, str):
-                rows.append(untimed(op, run, source, begin + clock, runs, self._operands(op), [self.tiles[op.name]]))
-                continue
             streamed, early = streamed + run.megabytes * often / runs, early + weights
             rows.append(timed(self.chip, op, run, self.chip.kernel, source, begin + clock, often))
             clock, priced = clock + rows[-1].seconds / runs * 1e6, priced + 1
-        arriving = self.chip.stream_us(early, self.chip.kernel["read_mb_per_us"])
-        hbm = arriving + self.chip.stream_us(streamed, self.chip.kernel["mb_per_us"])
+        arriving = self.chip.stream_us(early)
+        hbm = arriving + self.chip.stream_us(streamed)
         if early:
             waits = max(0.0, hbm - clock)
             run = Run(waits, "hbm" if waits else "latency", early, lane="dma", begun=begin, beside=arriving)
@@ -288,8 +284,7 @@ class Fusing:
         if any("?" in shape for shape in (op.shape, *op.operand_shapes)):
             return "the size of its arrays is not known"
         if kind == "custom-call" and TARGET in op.attributes.get("custom_call_target", ""):
-            run = self._pallas(op)
-            return run if isinstance(run, str) else ""
+            return ""
         if kind in _UNPRICED or kind not in _KNOWN:
             return f"no mechanism for {kind} is known"
         if op.name not in self.tiles:
@@ -301,13 +296,6 @@ class Fusing:
         if kind in PRODUCTS and product_sizes(op, self._operands(op), self.tiles[op.name]) is None:
             return f"{kind} does not say its dims"
         return ""
-
-    def _pallas(self, op: Operation) -> Run | str:
-        """What one run of a Pallas kernel takes, or why that is not known."""
-        if op.name not in self.pallas_runs:
-            numbered = [(k, tiles) for k, shape in enumerate(op.operand_shapes) for tiles in self._arrays([shape])[:1]]
-            self.pallas_runs[op.name] = self.pallas.run(op, numbered, self._arrays([op.shape]))
-        return self.pallas_runs[op.name]
 
     def _operands(self, op: Operation) -> list[Tiles]:
         """Its operands that are arrays, those of other computations too, which a region reads."""
@@ -338,10 +326,7 @@ class Fusing:
         bits = 8 * 1e6 * table.megabytes / max(1, table.elements)
         if rows < _MANY_ROWS or table.megabytes < _LARGE_TABLE_MB or bits <= 8:
             return 0.0
-        row = result.megabytes / rows
-        return self.chip.sparse_us(
-            rows, row, 4e-6 * rows * max(1, len(op.integers("start_index_map"))) + result.megabytes
-        )
+        return self.chip.gathered_us(op, rows, result.megabytes)[0]
 
     def _read_again(self, op: Operation) -> float:
         """Megabytes that a product's blocks read more than once: each column of blocks reads the left operand anew."""
@@ -456,11 +441,18 @@ class Fusing:
         asked.scalar = not result.shape and asked.far < 0.001
         return asked, early, resident, starts
 
-    def _kernel(self, op: Operation) -> tuple[Run | str, float]:
-        """What one run of the kernel takes and streams itself, and megabytes of arguments that came early."""
-        constants, kind, result = self.chip.kernel, plain_opcode(op.opcode), self.tiles[op.name]
-        if kind == "custom-call" and isinstance(run := self._pallas(op), Run):
-            return run, 0.0
+    def _kernel(self, op: Operation) -> tuple[Run, float]:
+        """What one run of the kernel takes and streams itself, and megabytes of arguments that came early.
+
+        Raises :class:`NoTime` where nothing is known of it.
+        """
+        if reason := self.broken.get(op.name) or self._unknown(op):
+            raise NoTime(reason)
+        kind = plain_opcode(op.opcode)
+        if kind == "custom-call":
+            numbered = [(k, tiles) for k, shape in enumerate(op.operand_shapes) for tiles in self._arrays([shape])[:1]]
+            return self.pallas.run(op, numbered, self._arrays([op.shape])), 0.0
+        constants, result = self.chip.kernel, self.tiles[op.name]
         if kind in COLLECTIVES and self.chip.torus:
             devices = devices_of(self.context.program)
             sums = as_sum(as_scatter(op, self.in_part), devices, MEGA * result.megabytes, self.chip.torus.dims)
@@ -469,7 +461,7 @@ class Fusing:
             return Run(us, "link", megabytes, lane="link", measured=False), 0.0
         asked, early, resident, starts = self._asked(op)
         if asked.work.unknown:
-            return asked.work.unknown[0], 0.0
+            raise NoTime(asked.work.unknown[0])
         run = run_of(self.chip, kind, asked, starts * constants["near_launch_us"], resident)
         doubled = Operation(op.name, "copy", op.shape, (op.name,), (op.shape,))
         doubles = [doubled] * self.returned_again.get(op.name, 0)

@@ -21,7 +21,7 @@ from tilewright.hlo.reading.kernels import read_kernel
 from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.timing.chip import Chip
 from tilewright.hlo.timing.pallas import matrix_kind, pipeline
-from tilewright.hlo.timing.row import Run, busy
+from tilewright.hlo.timing.row import NoTime, Run, busy
 from tilewright.hlo.timing.tiles import Tiles
 from tilewright.hlo.timing.work import REGISTER
 from tilewright.render import bytes_text, count_text
@@ -61,8 +61,8 @@ class Kernels:
         self.context, self.chip = context, chip
         self.notes: list[str] = []
 
-    def run(self, op: Operation, operands: Sequence[tuple[int, Tiles]], results: Sequence[Tiles]) -> Run | str:
-        """What one run of a kernel takes, or why nothing is known of it."""
+    def run(self, op: Operation, operands: Sequence[tuple[int, Tiles]], results: Sequence[Tiles]) -> Run:
+        """What one run of a kernel takes; raises :class:`NoTime` where nothing is known of it."""
         config = configuration(op)
         match = _ESTIMATE.search(config)
         said = {name: int(number) for name, number in _SAID.findall(match[1])} if match else {}
@@ -78,7 +78,9 @@ class Kernels:
         if kernel is not None and not (kernel.trips_by_data and said.get("flops")):
             numbered = dict(operands) | dict(enumerate(results, start=len(op.operand_shapes)))
             return self._from_body(kernel, said.get("flops", 0), numbered, _tables(op, operands))
-        return self._from_estimate(said, operands, results) if said else reason
+        if not said:
+            raise NoTime(reason)
+        return self._from_estimate(said, operands, results)
 
     def _from_body(self, kernel: Kernel, said: int, numbered: dict[int, Tiles], tables: Sequence[int]) -> Run:
         """Its grid, windows and products; where data decides, no more flops than its author says."""
@@ -94,7 +96,7 @@ class Kernels:
         us, far = whole.us * share, max(whole.megabytes * share, min(whole.megabytes, least))
         if kernel.trips_by_data:
             arrays = sum(tiles.megabytes for tiles in numbered.values() if tiles.space == 0)
-            us, far = us + self.chip.stream_us(max(0.0, arrays - far), self.chip.kernel["mb_per_us"]), max(far, arrays)
+            us, far = us + self.chip.stream_us(max(0.0, arrays - far)), max(far, arrays)
             notes.append("loops whose length its data decides count once, its operands are read once")
         if share < 1 and not kernel.passing:
             notes.append("no more flops than its cost estimate")
@@ -150,7 +152,7 @@ class Kernels:
         matrix, vector = (matrix + begins, vector) if matrix > vector else (matrix, vector + begins)
         return self._timed(matrix, vector, far, flops, "kernel: from its cost estimate")
 
-    def _gathered(self, op: Operation, operands: Sequence[tuple[int, Tiles]], results: Sequence[Tiles]) -> Run | str:
+    def _gathered(self, op: Operation, operands: Sequence[tuple[int, Tiles]], results: Sequence[Tiles]) -> Run:
         """A kernel of the SparseCores: a row of its results for each of its indices, priced as gathers are."""
         lists = [t for k, t in operands if len(t.shape) == 1 and op.operand_shapes[k].startswith(("s32[", "u32["))]
         tables = [prod(tiles.shape) for tiles in lists]
@@ -159,17 +161,17 @@ class Kernels:
         rows, words = max(tables, default=0), sum(prod(t.shape) for t in results)
         sparse = self.chip.mechanisms.get("sparse")
         if not rows or not written or sparse is None:
-            return "a kernel of the SparseCores that takes no indices: no mechanism for it was measured"
+            raise NoTime("a kernel of the SparseCores that takes no indices: no mechanism for it was measured")
         # rows of 16 bits were timed, and cost what as many words of 32 bits do
         by_rows = rows * sparse["row_ns"] / 1e3 * min(1.0, 2 * words / rows / sparse["narrowest_bytes"])
-        us = sparse["launch_us"] + max(by_rows, self.chip.stream_us(2 * written, self.chip.kernel["read_mb_per_us"]))
+        us = sparse["launch_us"] + max(by_rows, self.chip.stream_us(2 * written))
         each = count_text(rows)
         note = f"kernel: of the SparseCores, {each} rows gathered and written; what else it computes is not known"
         return Run(us, "sparsecore", 2 * written, lane="sparsecore", measured=False, notes=note)
 
     def _timed(self, matrix: float, vector: float, far: float, flops: int, note: str) -> Run:
         constants = self.chip.kernel
-        parts = {"matrix": matrix, "vector": vector, "hbm": self.chip.stream_us(far, constants["mb_per_us"])}
+        parts = {"matrix": matrix, "vector": vector, "hbm": self.chip.stream_us(far)}
         us, bound = busy(parts, constants["launch_us"])
         lane = "matrix" if flops else "vector"
         return Run(us, bound, far, {"bf16": flops} if flops else {}, lane=lane, measured=False, notes=note)

@@ -76,7 +76,6 @@ def pipeline(chip: Chip, kernel: Kernel, near: Collection[int] = ()) -> Pipeline
     shared = any(word == "parallel" and size > 1 for word, size in zip(kernel.semantics, kernel.grid))
     split = max(1.0, cores / kernel.uneven) if shared else 1.0
     units = [_units(chip, constants, part, cores) for part in kernel.parts]
-    rate = chip.kernel["mb_per_us"] * constants["hbm"]
     steps, far_all = [], 0.0
     for moment in kernel.moments:
         asked: Counter[str] = Counter()
@@ -85,7 +84,7 @@ def pipeline(chip: Chip, kernel: Kernel, near: Collection[int] = ()) -> Pipeline
                 asked[unit] += us * runs / split  # type: ignore[assignment]
         far = sum(megabytes for operand, megabytes, _ in moment.moved if operand not in near)
         beside = sum(megabytes for operand, megabytes, _ in moment.moved if operand in near)
-        moved = chip.stream_us(far, rate) + beside / chip.kernel["near_mb_per_us"]
+        moved = chip.stream_us(far, constants["hbm"]) + beside / chip.kernel["near_mb_per_us"]
         count = sum(transfers for _, _, transfers in moment.moved)
         lanes, vector = asked["lanes"], _beside(asked)
         matrix = asked["matrix"]

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
+from tilewright.errors import UnsupportedError
 from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.opcodes import PRODUCTS
 from tilewright.hlo.program import Operation
@@ -32,6 +33,14 @@ _AT_PEAK = {
 }
 _COST_ESTIMATE = re.compile(r'"cost_estimate":\{[^{}]*"flops":"?(\d{1,18})')
 _ELEMENTS = re.compile(r"\b([a-z]\w*)\[\d")
+
+
+class NoTime(UnsupportedError):
+    """An operation has no time; ``what`` says why, ``megabytes`` what it moves where that is less than its arrays."""
+
+    def __init__(self, what: str, megabytes: float | None = None) -> None:
+        super().__init__(what)
+        self.megabytes = megabytes
 
 
 @dataclass

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import fsum, prod
 
-from tilewright.errors import TilewrightError, UnsupportedError
+from tilewright.errors import TilewrightError
 from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.inlining import DEEPEST, operations_of
 from tilewright.hlo.opcodes import (
@@ -22,7 +22,6 @@ from tilewright.hlo.opcodes import (
     MARKER_CALLS,
     PRODUCTS,
     TAKES_NO_TIME,
-    TAKES_PART,
     WRITES_IN_PLACE,
 )
 from tilewright.hlo.program import Computation, Operation, aliases
@@ -34,7 +33,7 @@ from tilewright.hlo.semantics.dims import devices_of, gathered_rows, parts_in_fu
 from tilewright.hlo.timing.chip import Chip
 from tilewright.hlo.timing.kernels import TARGET, Kernels
 from tilewright.hlo.timing.links import SLICES
-from tilewright.hlo.timing.row import Run, run_of, timed, untimed
+from tilewright.hlo.timing.row import NoTime, Run, run_of, timed, untimed
 from tilewright.hlo.timing.step import TimeRow
 from tilewright.hlo.timing.tiles import MEGA, Tiles
 from tilewright.hlo.timing.work import AFTER, REGISTER, Asked, Fused, Windows, Work, add_operation
@@ -77,14 +76,6 @@ def _is_softmax(op: Operation, operands: Sequence[tuple[int, Tiles]]) -> bool:
     return (
         any("online-softmax" in name for name in (op.name, op.op_name)) and len(ranks) > 1 and ranks[0] > 2 <= ranks[1]
     )
-
-
-class _NoTime(UnsupportedError):
-    """An operation has no time; ``what`` says why, ``megabytes`` what it moves where that is less than its arrays."""
-
-    def __init__(self, what: str, megabytes: float | None = None) -> None:
-        super().__init__(what)
-        self.megabytes = megabytes
 
 
 def _way(source: int, destination: int) -> str:
@@ -158,7 +149,7 @@ class Schedule:
                     row = timed(self.chip, op, run, self.chip.kernel, source, self.now, runs)
                     self.rows.append(row)
                     self.now += row.seconds / runs * 1e6
-            except _NoTime as error:
+            except NoTime as error:
                 self._skip(op, error.what, error.megabytes)
             except (TilewrightError, OverflowError, IndexError, ValueError) as error:
                 self._skip(op, f"its shapes cannot be read: {error}")
@@ -180,11 +171,11 @@ class Schedule:
     def _operation(self, op: Operation, name: str) -> Run | None:
         """What one run of an operation takes; None for what only begins something, or is made of others' rows."""
         if name == "unread":
-            raise _NoTime(f"not understood: {op.attributes.get('reason', '')}")
+            raise NoTime(f"not understood: {op.attributes.get('reason', '')}")
         if any("?" in shape for shape in (op.shape, *op.operand_shapes)):
-            raise _NoTime("the size of its arrays is not known")
+            raise NoTime("the size of its arrays is not known")
         if name in CONTROL and (self.depth >= DEEPEST or self.counted >= _MOST_OPERATIONS):
-            raise _NoTime("too many calls inside calls")
+            raise NoTime("too many calls inside calls")
         if name == "while":
             self._loop(op)
         elif name in ("call", "conditional", *_STARTS) and op.calls:
@@ -198,7 +189,7 @@ class Schedule:
         elif name in _UNPRICED and SLICES in op.attributes.get("frontend_attributes", ""):
             return self._between_slices(op, name)
         elif name in _UNPRICED:
-            raise _NoTime(_UNPRICED[name])
+            raise NoTime(_UNPRICED[name])
         elif name.endswith("-done"):
             return self._done(op)
         elif name in COLLECTIVES:
@@ -289,12 +280,12 @@ class Schedule:
         """
         hosted = _Begun(self.now, self._host_us(megabytes), "host", carried, way) if way else None
         at = max(self.hbm_free, self.now)
-        self.hbm_free = at + self.chip.stream_us(megabytes, self.chip.kernel["read_mb_per_us"])
+        self.hbm_free = at + self.chip.stream_us(megabytes)
         self.begun[name] = hosted or _Begun(at, self.hbm_free, megabytes=carried)
 
     def _host_us(self, megabytes: float) -> float:
         if self.chip.torus is None or not self.chip.torus.host:
-            raise _NoTime(_NO_HOST, megabytes)
+            raise NoTime(_NO_HOST, megabytes)
         return megabytes / self.chip.torus.host
 
     def _carried(self, begun: _Begun) -> float:
@@ -314,7 +305,7 @@ class Schedule:
         """An exchange with other chips begins when the links are free: each takes all of them. It shares HBM."""
         at = max(self.links_free, self.now)
         self.links_free = at + us
-        self.hbm_free = max(self.hbm_free, at) + self.chip.stream_us(megabytes, self.chip.kernel["mb_per_us"])
+        self.hbm_free = max(self.hbm_free, at) + self.chip.stream_us(megabytes)
         self.begun[name] = _Begun(at, self.links_free, "link", megabytes)
 
     def _done(self, op: Operation, start: str = "") -> Run:
@@ -342,14 +333,14 @@ class Schedule:
         elif name == "recv-done":
             meant = self.meetings.get(op.operands[0], "") if op.operands else ""
             if meant not in self.begun:
-                raise _NoTime(_NO_NETWORK, self._megabytes([op.shape]))
+                raise NoTime(_NO_NETWORK, self._megabytes([op.shape]))
             return replace(self._done(op, meant), notes="between slices, at the network's published rate")
         return None
 
     def _link_us(self, op: Operation) -> tuple[float, float]:
         """Microseconds of an exchange, and its megabytes in HBM."""
         if self.chip.torus is None:
-            raise _NoTime(_NO_LINKS)
+            raise NoTime(_NO_LINKS)
         operands, results = self._tiles(op.operand_shapes), self._tiles([op.shape])
         return self.chip.torus.exchange_us(op, operands, results, self.devices, self.slice)
 
@@ -361,7 +352,7 @@ class Schedule:
         Raises for the host, whose speed is unknown.
         """
         if core == "host":
-            raise _NoTime("the host's speed is unknown")
+            raise NoTime("the host's speed is unknown")
         inside = list(operations_of(self.context.program, op))
         if exchanges := [o for o in inside if plain_opcode(o.opcode) in COLLECTIVES]:
             if self.chip.torus is None:
@@ -399,9 +390,8 @@ class Schedule:
         for gather in gathers:
             results, indices = self._tiles([gather.shape])[:1], self._tiles(gather.operand_shapes[1:2])
             rows = gathered_rows(gather, indices[0], results[0]) if indices and results else 0
-            taken = results[0].megabytes if results else 0.0
-            beside = taken + 4e-6 * rows * max(1, len(gather.integers("start_index_map")))
-            us, megabytes = us + self.chip.sparse_us(rows, taken / max(1, rows), beside), megabytes + taken + beside
+            each, moved = self.chip.gathered_us(gather, rows, sum(tiles.megabytes for tiles in results))
+            us, megabytes = us + each, megabytes + moved
         return us, megabytes
 
     def _moved_elsewhere(self, op: Operation) -> float:
@@ -412,40 +402,25 @@ class Schedule:
 
     def _kernel(self, op: Operation, name: str) -> Run | None:
         operands, results = self._operands(op), self._tiles([op.shape])
-        work, writes, windows = Work(), [tiles.megabytes for tiles in results], Windows.of(op)
-        read = {k: tiles.megabytes for k, tiles in operands}
-        again = 0.0
+        work, windows, again = Work(), Windows.of(op), 0.0
+        read, written = self.demand.border(op)
         if name == "fusion" and op.calls:
-            body = self.context.program.alike[op.calls[0]]
-            fused = self._fused(body, 0)
+            fused = self._fused(self.context.program.alike[op.calls[0]], 0)
             work = fused.work(windows)
-            wanted = self.demand.shares(body)
-            taken = {o.parameter_number: wanted[o.name] for o in body.operations if o.opcode == "parameter"}
-            read = {k: tiles.megabytes * taken.get(k, 1.0) for k, tiles in operands}
             again = fsum(read[k] * (windows.passes(fused.sides.get(k)) - 1) for k, t in operands if t.space == 0)
-            for number, (_, shapes) in self.demand.updates(body).items():
-                if number < len(writes):
-                    writes[number] = min(writes[number], self._megabytes(shapes))
         elif name == "custom-call":
             if any(marker in op.attributes.get("custom_call_target", "") for marker in MARKER_CALLS):
                 self.counted -= 1
                 return None
             if TARGET in op.attributes.get("custom_call_target", "") and not _is_softmax(op, operands):
-                run = self.kernels.run(op, operands, results)
-                if isinstance(run, str):
-                    raise _NoTime(run)
-                return run
+                return self.kernels.run(op, operands, results)
             self._custom_call(work, op, [tiles for _, tiles in operands])
         else:
             self._unfused(work, op, name, [tiles for _, tiles in operands], results)
-            if name in TAKES_PART and 0 in read:
-                read[0] = min(read[0], sum(writes))
-            elif name == "dynamic-update-slice" and 1 in read:
-                read[0], writes = 0.0, [read[1]]  # in place
         if work.unknown:
-            raise _NoTime(work.unknown[0])
+            raise NoTime(work.unknown[0])
         passing = [(tiles.space, read[k]) for k, tiles in operands]
-        passing += [(tiles.space, megabytes) for tiles, megabytes in zip(results, writes)]
+        passing += [(tiles.space, megabytes) for tiles, megabytes in zip(results, written)]
         far, near, common = (fsum(mb for space, mb in passing if space == wanted) for wanted in (0, 1, 3))
         scalar = not windows.known and far < 0.001 and all(not tiles.shape for tiles in results)
         run = self._priced(op, name, Asked(work, windows, far, again, near, common, scalar))
@@ -456,7 +431,7 @@ class Schedule:
     def _priced(self, op: Operation, name: str, asked: Asked) -> Run:
         """What a kernel takes that asks for so much; its transfers delay others."""
         if asked.far:
-            passed = self.chip.stream_us(asked.far, self.chip.kernel["mb_per_us"])
+            passed = self.chip.stream_us(asked.far)
             self.hbm_free = max(self.hbm_free, self.now) + passed
         return run_of(self.chip, name, asked)
 
@@ -473,7 +448,7 @@ class Schedule:
         """An operation outside a fusion; a copy or transpose that changes the minor dim turns every register."""
         if not results:
             known = op.shape not in self.context.unknown
-            raise _NoTime("its result is no array" if known else "the form of its shape is not known")
+            raise NoTime("its result is no array" if known else "the form of its shape is not known")
         if name in ("copy", "transpose", "reshape") and operands:
             if operands[0].minor_to_major[:1] != results[0].minor_to_major[:1] or name != "copy":
                 work.rotations += results[0].elements / REGISTER
@@ -518,7 +493,7 @@ class Schedule:
     def _custom_call(self, work: Work, op: Operation, operands: list[Tiles]) -> None:
         """The compiler's own softmax with the product behind it: [..., rows, depth] x [..., depth, columns]."""
         if TARGET not in (target := op.attributes.get("custom_call_target", "")):
-            raise _NoTime(f"a custom call of {target.strip(chr(34)) or 'unknown code'}")
+            raise NoTime(f"a custom call of {target.strip(chr(34)) or 'unknown code'}")
         scores, values = operands[0], operands[1]
         *batches, rows, depth = scores.shape
         batch = prod(batches)

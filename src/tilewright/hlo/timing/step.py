@@ -185,7 +185,6 @@ class StepTime:
     call_seconds: float
     rows: tuple[TimeRow, ...]
     predicted: bool
-    priced: float
     matrix_peak: float = 0.0
     hbm_peak: float = 0.0
     notes: tuple[str, ...] = field(default=())
@@ -204,6 +203,11 @@ class StepTime:
     def bytes(self) -> int:
         """Bytes through HBM."""
         return sum(row.bytes for row in self.rows)
+
+    @property
+    def priced(self) -> float:
+        """Share of the step that has a time, by flops or by bytes, whichever is less."""
+        return min(self.priced_flops, self.priced_bytes)
 
     @property
     def priced_flops(self) -> float:

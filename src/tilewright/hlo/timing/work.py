@@ -29,16 +29,18 @@ REGISTER_MB = 0.002048
 """Megabytes of one tile (8, 128) of a type of two bytes."""
 
 
-def matrix_us(constants: TimeConstants, rows: int, columns: int, depth: int) -> float:
-    """Microseconds of passes: squares of ``side`` x ``side`` weights; each streams rows, at least ``fill_rows`` sides.
+def matrix_us(constants: TimeConstants, rows: int, columns: int, depth: int, fill: float | None = None) -> float:
+    """Microseconds of passes: squares of ``side`` x ``side`` weights; each streams rows, at least ``fill`` sides.
 
-    The operand that makes fewer passes stands still. ``rows_per_cycle``, ``units`` and ``ghz`` are the chip's.
+    The operand that makes fewer passes stands still. ``rows_per_cycle``, ``units`` and ``ghz`` are the chip's, and so
+    is ``fill`` (``fill_rows``) unless it is given.
     """
     side = int(constants["side"])
+    least = side * (constants["fill_rows"] if fill is None else fill)
 
     def passes(streamed: int, still: int) -> float:
         squares = -(-depth // side) * -(-still // side)
-        return squares * max(-(-streamed // 8) * 8, side * constants["fill_rows"])
+        return squares * max(-(-streamed // 8) * 8, least)
 
     cycles = min(passes(rows, columns), passes(columns, rows)) / constants["rows_per_cycle"] / constants["units"]
     return cycles / constants["ghz"] / 1e3
@@ -280,10 +282,10 @@ class Asked:
     common: float = 0.0  # and in the memory that two cores of v4 have in common
     scalar: bool = False  # one number, made by the scalar core
 
-    def parts(self, constants: TimeConstants, stream_us: Callable[[float, float], float]) -> dict[str, float]:
+    def parts(self, constants: TimeConstants, stream_us: Callable[[float], float]) -> dict[str, float]:
         """Bound -> microseconds that the unit alone needs."""
         vector, near = self.work.vector_us(constants), self.near / constants["near_mb_per_us"]
-        stream = stream_us(self.far + constants["restreamed"] * self.again, constants["mb_per_us"])
+        stream = stream_us(self.far + constants["restreamed"] * self.again)
         if self.common and constants["common_mb_per_us"]:
             stream = max(stream, self.common / constants["common_mb_per_us"])
         return {

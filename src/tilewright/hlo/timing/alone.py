@@ -1,0 +1,339 @@
+"""What an operation takes that is alone in a program: starts, streams and registers, counted from its tiles.
+
+Every kind says the same few things of its kernel: what starts (``launch_us``, ``hbm_us`` where its first bytes come
+from HBM, ``cross_us`` where it crosses lanes), what streams, what the registers take, and a second kernel where the
+compiler makes one. One composition prices them (``_passed``), with the constants of one section ([time.alone]).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import exp, hypot, prod
+
+from tilewright.hlo.cost import plain_opcode
+from tilewright.hlo.opcodes import DOTS, ELEMENTWISE
+from tilewright.hlo.program import Operation
+from tilewright.hlo.semantics.dims import matrix_type, product_sizes
+from tilewright.hlo.timing.row import Run
+from tilewright.hlo.timing.tiles import Tiles
+from tilewright.hlo.timing.work import REGISTER_MB, matrix_us
+from tilewright.targets import TimeConstants
+
+WINDOW_TILES = 128
+"""Tiles in a window of a long stream."""
+_ON_TILE = 0.3
+"""Share of a concatenation's work that is left where its seam falls on a tile's edge: nothing is shifted."""
+_SHORT = 0.5
+"""Share of the time of a rotated piece that one of at most 32 lanes takes."""
+_ROW_MAJOR = (2, 1, 0)
+
+
+def price_alone(
+    mechanisms: Mapping[str, TimeConstants], op: Operation, operands: list[Tiles], result: Tiles
+) -> tuple[str, Run] | None:
+    """The kind of an operation, as its measurements are called, and what it takes; None of what no kind is like."""
+    c, name, operand, dims = mechanisms["alone"], plain_opcode(op.opcode), operands[0], op.integers("dimensions")
+    if name in ELEMENTWISE and all(tiles.shape in (result.shape, ()) for tiles in operands):
+        return "stream", _elementwise(c, operands, result)
+    if name == "transpose":
+        return "stream", _copy(c, operand.megabytes + result.megabytes, result)
+    if name == "broadcast" and operand.shape:
+        repeated = [d for d in range(len(result.shape)) if d not in dims or operand.shape[dims.index(d)] == 1]
+        grown = [d for d in repeated if result.shape[d] > 1] or repeated[-1:]
+        if len(grown) == 1 and len(operand.shape) == len(result.shape):
+            return name, _broadcast(c, operand, result, grown[0])
+    if name == "concatenate" and len(dims) == 1 and len(result.shape) > 1:
+        return name, _concatenate(c, operands, result, dims[0])
+    if name == "reduce" and dims == (2,) and len(operand.shape) == 3:
+        return name, _reduce(c, operand, result, dims[0])
+    if name == "reshape" and len(operand.shape) == 3 and result.shape == (operand.shape[0], prod(operand.shape[1:])):
+        return name, _reshape(c, operand, result)
+    sizes = product_sizes(op, operands, result) if name in DOTS else None
+    kind = "batched_product" if op.integers("lhs_batch_dims") else "product"
+    if sizes is None or kind not in mechanisms or (kind != "product" and 1 in sizes[1:3]):  # a sum of the vector unit
+        return None
+    depth_dims = (op.integers("lhs_contracting_dims") or (1,))[0], (op.integers("rhs_contracting_dims") or (0,))[0]
+    larger, along = max(zip(operands[:2], depth_dims, strict=True), key=lambda each: each[0].megabytes)
+    fill = None if sizes[0] > 1 else 0.0  # the squares of one product load while rows pass those before them
+    matrix = sizes[0] * matrix_us(mechanisms["kernel"], *sizes[1:], fill) / c["efficiency"]
+    run = _product(c, operands, result, sizes, matrix, larger.minor_to_major[:1] == (along,))
+    run.flops, run.depth, run.lane = {matrix_type(op): 2 * prod(sizes)}, sizes[-1], "matrix"
+    return kind, run
+
+
+# Kernels pass their arrays in windows. A small array is one: reading, computing and writing follow one another. Of
+# many, which overlap, the slowest part counts; and they take no less than the most that fits one.
+
+
+def _passed(
+    c: TimeConstants,
+    one: tuple[float, float, float],
+    fits: float = 1.0,
+    many: tuple[float, float, float] = (0.0, 0.0, 0.0),
+    relayout: float = 0.0,
+    memory: str = "hbm",
+) -> Run:
+    """The price of a kernel: (starts, stream, compute) where all is ``one`` window, as far as it ``fits``, or many.
+
+    ``relayout``: microseconds of a kernel before or behind it.
+    """
+    short = one[0] + fits * (one[1] + one[2])
+    long = many[0] + max(many[1:]) + c["not_hidden"] * min(many[1:])
+    starts, stream, compute = many if fits < 1 and long > short else (one[0], fits * one[1], fits * one[2])
+    whole = max(short, long) if fits < 1 else short
+    return _waits(whole + relayout, latency=starts, vector=compute, relayout=relayout, **{memory: stream})
+
+
+def _waits(microseconds: float, resident: float = 0.0, **parts: float) -> Run:
+    """A run, bound by the longest of ``parts``; ``resident``: megabytes brought near the core between calls."""
+    return Run(microseconds, max(parts, key=lambda unit: parts[unit]), resident=resident)
+
+
+def _from_hbm(c: TimeConstants, megabytes: float) -> float:
+    """Microseconds until a kernel works whose arrays pass through HBM; the first kilobytes fill its pipes."""
+    return c["launch_us"] + c["hbm_us"] + c["start_us"] * (1 - exp(-megabytes / c["start_mb"]))
+
+
+def _copy(c: TimeConstants, megabytes: float, result: Tiles) -> Run:
+    """A copy between layouts that are bitcasts of each other, as a transpose with default layouts is.
+
+    It goes over to windows earlier than what computes, but where its tiles are a quarter of a register.
+    """
+    if result.one_small_tile:
+        return Run(c["one_tile_us"], "latency")
+    fits = min(1.0, c["window_mb" if result.tile[:1] == (2,) else "copy_window_mb"] / megabytes)
+    shuffle = result.count * c["shuffle_ns"] / 1e3 if result.small_tile else 0.0
+    one = _from_hbm(c, megabytes * fits), megabytes / c["stream_mb_per_us"], shuffle
+    return _passed(c, one, fits, (c["windows_us"], megabytes / c["stream_mb_per_us"], 0.0))
+
+
+def _elementwise(c: TimeConstants, operands: Sequence[Tiles], result: Tiles) -> Run:
+    """One elementwise operation (measured: exponential, of the transcendental unit)."""
+    megabytes = sum(operand.megabytes for operand in operands) + result.megabytes
+    starts = _from_hbm(c, megabytes)
+    compute = result.count * c["special_ns"] / 1e3 * (c["small_special"] if result.small_tile else 1.0)
+    many = starts, megabytes / c["stream_mb_per_us"], result.count / WINDOW_TILES * c["window_us"]
+    return _passed(c, (starts, megabytes / c["stream_mb_per_us"], compute), min(1.0, c["window_mb"] / megabytes), many)
+
+
+def _broadcast(c: TimeConstants, operand: Tiles, result: Tiles, dim: int) -> Run:
+    """``operand`` (size 1 along ``dim``), which lies near the core, repeated along ``dim``.
+
+    Where the dims of both stand in another order, the operand is copied first. A leading dim of 1 makes the compiler
+    begin with a reduction that adds nothing up (seen in its modules).
+    """
+    if result.shape[dim] == 1:
+        return _copy(c, 2 * operand.megabytes, result)
+    starts, compute = c["launch_us"], result.count * c["repeat_ns"] / 1e3
+    if result.role(dim) == "lanes":
+        starts += c["cross_us"]
+        compute += result.count / result.grid[-1] * c["chain_ns"] / 1e3
+    sublanes = result.tile[0] if result.tile else 8
+    at_once = {4: 1800.0, 2: 4000.0}.get(sublanes, c["broadcast_window_mb"] / REGISTER_MB)
+    windows = max(compute, result.count / WINDOW_TILES * c["window_us"])
+    relayout = 0.0
+    if result.shape[0] > 1 and operand.order(dim) != result.order(dim):
+        relayout += c["order_us"] + operand.count * c["order_ns"] / 1e3
+    if len(result.shape) == 3 and result.shape[0] == 1 and result.shape[2] > 128:
+        relayout += c["second_us"] + operand.count * c["turn_ns"] / 1e3
+    many = starts, result.megabytes / c["windows_write_mb_per_us"], windows
+    return _passed(
+        c, (starts, result.megabytes / c["write_mb_per_us"], compute), result.count <= at_once, many, relayout
+    )
+
+
+# Concatenations: operands stream into one result; a seam inside a tile shifts everything behind it.
+
+
+def _concatenate(c: TimeConstants, operands: Sequence[Tiles], result: Tiles, dim: int) -> Run:
+    """``operands`` joined along ``dim``; operands whose dims stand in another order are copied first."""
+    if result.one_small_tile:
+        return Run(c["one_tile_us"] + c["hbm_us"], "latency")
+    turned = [operand for operand in operands if _order_differs(operand, result)]
+    role = result.role(dim)
+    compute, lanes = result.count * c["turn_ns" if role == "sublanes" else "shift_ns"] / 1e3, role == "lanes"
+    if operands[0].shape[dim] % (128 if lanes else 8) == 0:
+        compute *= _ON_TILE
+    if lanes and result.small_tile:
+        compute *= c["small_shift"]
+    copied = sum(operand.megabytes for operand in turned)
+    megabytes = sum(operand.megabytes for operand in operands) - copied + result.megabytes
+    starts = _from_hbm(c, megabytes) + (c["cross_us"] if lanes else 0.0)
+    windows = max(compute, result.count / WINDOW_TILES * c["window_us"] if result.small_tile else 0.0)
+    relayout = len(turned) * c["second_us"] + 2 * copied / c["stream_mb_per_us"]
+    if any(_proper(operand, operand)[:1] != _proper(operand, result)[:1] for operand in turned):
+        relayout += sum(operand.count for operand in turned) * c["shift_ns"] / 1e3
+    many = starts, megabytes / c["stream_mb_per_us"], windows
+    fits = min(1.0, c["join_window_mb"] / megabytes)
+    return _passed(c, (starts, megabytes / c["join_mb_per_us"], compute), fits, many, relayout)
+
+
+def _proper(sizes: Tiles, order: Tiles) -> list[int]:
+    """The dims of ``order``, minor first, along which ``sizes`` has more than one element."""
+    return [d for d in order.minor_to_major if sizes.shape[d] > 1]
+
+
+def _order_differs(operand: Tiles, result: Tiles) -> bool:
+    if _proper(operand, operand) != _proper(operand, result):
+        return True
+    if len(result.shape) < 2:
+        return False
+    sublane, wanted = operand.minor_to_major[1], result.minor_to_major[1]
+    return sublane != wanted and operand.shape[sublane] > 1 and result.shape[wanted] > 1
+
+
+# Reductions over one dim: adds along lanes need rotations, adds along sublanes and tiles are chains of vector adds.
+
+
+def _reduce(c: TimeConstants, operand: Tiles, result: Tiles, dim: int) -> Run:
+    """``operand`` added up along ``dim``.
+
+    The operand is brought near the core between calls where it fits (``resident_mb``), and costs no HBM time. Where
+    the result must be reshaped or turned afterwards a second kernel follows, and the operand is read from HBM.
+    """
+    after = _kernel_after(operand, result, dim)
+    prefetched = not after and operand.megabytes <= c["resident_mb"]
+    role = operand.role(dim)
+    windowed, depth, outputs, windows = _windows(c, operand, dim, prefetched)
+    each = max(c["add_major_ns" if role == "major" else "add_ns"], c["chain_ns"] / outputs)
+    if windowed and role == "lanes":
+        each = max(each, 3 * c["add_ns"])  # three rotations more
+    last = c["sum_window_ns" if windowed and role != "lanes" else f"sum_{role}_ns"]
+    compute = windows * outputs * (depth * each + last) / 1e3
+    starts, fits = c["launch_us"] + c["near_us"], float(not windowed)
+    if role == "lanes":
+        starts += c["cross_us"] + (c["near_us"] if 1 in result.shape else 0.0)
+    if prefetched:
+        starts = c["launch_us"] if operand.count == 1 else starts
+        near = operand.megabytes / c["common_mb_per_us"] if windowed and c["common_mb_per_us"] else 0.0
+        passes = starts, near, compute
+        return replace(_passed(c, passes, fits, passes, memory="vmem"), resident=operand.megabytes)
+    passes = starts + c["hbm_us"], operand.megabytes / c["stream_mb_per_us"], compute
+    return _passed(c, passes, fits, passes, c["second_us"] + c["near_us"] if after else 0.0)
+
+
+def _kernel_after(operand: Tiles, result: Tiles, dim: int) -> bool:
+    """Whether a reshape or a copy must follow the reduction."""
+    if len(result.shape) == 2 and 1 in result.shape:
+        rows, columns = result.shape
+        narrow = columns == 1 and 1 < rows < 8 and operand.minor_to_major[1] == 0 and result.minor_to_major[0] == 1
+        return narrow or rows * columns > 128  # the kernel's one-dimensional result becomes [1, n]
+    return tuple(d - (d > dim) for d in operand.order(dim)) != result.minor_to_major
+
+
+def _windows(c: TimeConstants, operand: Tiles, dim: int, prefetched: bool) -> tuple[bool, float, float, float]:
+    """Whether the operand passes in windows; and of each: tiles added into one, results, and how many windows."""
+    major, sublanes, lanes = prod(operand.grid[:-2]), operand.grid[-2], operand.grid[-1]
+    role = operand.role(dim)
+    along = {"lanes": lanes, "sublanes": sublanes, "major": major}[role]
+    count = major * sublanes * lanes
+    if operand.megabytes <= c["near_window_mb" if prefetched else "sum_window_mb"]:
+        return False, along, count // along, 1
+    if role == "lanes":
+        depth = min(lanes, max(lanes / 30, 1, 128 / (major * sublanes)))
+        outputs = min(major * sublanes, max(1, 128 / depth))
+    elif role == "sublanes":
+        depth = min(along, 128)
+        outputs = max(1, min(count // along, 128 // depth))
+    else:
+        depth = min(along, max(2, min(64, along / 12)))
+        outputs = max(1, min(count // along, 128 / depth))
+    return True, depth, outputs, count / (depth * outputs)
+
+
+# Reshapes that merge the last two of three dims, [a, b, c] -> [a, b * c]: by rotated rows, or by merged columns.
+
+
+def _reshape(c: TimeConstants, operand: Tiles, result: Tiles) -> Run:
+    """The reshape, as the compiler makes it: with ``a`` in the lanes of the result it merges columns, else rows.
+
+    Columns merge along the sublanes: what lies otherwise is turned before, what must is turned behind.
+    """
+    a, b, width = operand.shape
+    megabytes, order = operand.megabytes + result.megabytes, operand.minor_to_major
+    if b == 1:
+        return _copy(c, megabytes, result)
+    rows = a * -(-b // 8) * -(-width // 128)
+    columns, merged = b * -(-width // 8) * -(-a // 128), -(-b * width // 8) * -(-a // 128)
+    starts, stream, relayout, rotate = c["launch_us"] + c["hbm_us"], megabytes / c["stream_mb_per_us"], 0.0, 0.0
+    if _by_columns(operand, rows, columns):
+        if order != (0, 2, 1):
+            relayout += c["second_us"] + columns * c["turn_ns"] / 1e3
+        if width % 8:
+            relayout += (merged + columns) * c["merge_ns"] / 1e3
+        if result.minor_to_major[0] != 0:
+            relayout += (c["second_us"] if width % 8 else 0.0) + merged * c["flip_ns"] / 1e3
+        return _waits(starts + max(stream, relayout), latency=starts, hbm=stream, relayout=relayout)
+    starts += c["cross_us"]
+    if order != _ROW_MAJOR:
+        relayout += c["second_us"] + rows * c["turn_row_ns"] / 1e3
+    rotate = (a * b * -(-width // 128) * _piece_ns(c, operand, rows) + result.count * c["merge_ns"]) / 1e3
+    whole = starts + relayout + max(rotate, stream)
+    return _waits(whole, latency=starts, hbm=stream, relayout=relayout + rotate)
+
+
+def _by_columns(operand: Tiles, rows: int, columns: int) -> bool:
+    """Whether the compiler keeps ``a`` in the lanes: where it lies there already, or where that makes fewer tiles."""
+    (a, _, c), order = operand.shape, operand.minor_to_major
+    if c % 8 == 0 and a >= 32 and order != _ROW_MAJOR and rows >= columns:
+        return True
+    return order == (0, 2, 1) or (order in ((1, 0, 2), (1, 2, 0), (0, 1, 2)) and rows / columns >= 2.1)
+
+
+def _piece_ns(c: TimeConstants, operand: Tiles, rows: int) -> float:
+    """Nanoseconds for one row's 128 lanes to be rotated into place.
+
+    The compiler has a way of its own for few rows, and a loop over pieces for what does not fit vector memory.
+    """
+    a, _, width = operand.shape
+    elements = prod(operand.shape)
+    if (a <= 8 and elements >= 4.3e6) or (a <= 16 and elements >= 15e6):
+        piece = c["loop_piece_ns"] / (2 if a == 1 else 1)
+    elif 1 < a <= 8 and elements > 0.56e6:
+        piece = c["long_piece_ns"]
+    elif a <= 8 or rows < c["few_tiles"]:
+        piece = c["piece_ns"]
+    else:
+        piece = c["piece_ns"] * c["many_pieces"] * (-(-a // 16) * 16) / a
+    return piece * (_SHORT if width <= 32 and a > 1 else 1.0)
+
+
+# Matrix products: weights stand in the matrix unit a square at a time, and the other operand streams past them.
+
+
+def _product(
+    c: TimeConstants,
+    operands: Sequence[Tiles],
+    result: Tiles,
+    sizes: tuple[int, int, int, int],
+    matrix: float,
+    deep_lanes: bool,
+) -> Run:
+    """Products [rows, depth] x [depth, columns]; ``sizes`` = (batch, rows, columns, depth).
+
+    The larger operand is brought near the core between calls where it fits (``resident_mb``); the smaller one and the
+    result pass through HBM, beside the ``matrix`` microseconds of the passes. A larger one streams from HBM at the rate
+    of long streams. Products with a size of 1 are no matrix products: the vector unit makes them. ``deep_lanes``: the
+    larger operand has the depth in its lanes, so that its registers are turned on their way.
+    """
+    _, rows, columns, depth = sizes
+    small, large = sorted(tiles.megabytes for tiles in operands[:2])
+    starts, write = c["launch_us"] + c["hbm_us"], result.megabytes / c["result_mb_per_us"]
+    if 1 in (rows, columns):
+        starts += c["order_us"] + c["second_us"] if rows * columns > 128 else 0.0
+        compute = (large + small) / REGISTER_MB * c["dot_ns"] / 1e3
+        return _waits(starts + compute, latency=starts, vector=compute)
+    if depth == 1:
+        starts, compute = starts + 2 * c["second_us"], result.count * c["merge_ns"] / 1e3
+        return _waits(starts + max(write, compute), latency=starts, hbm=write, vector=compute)
+    starts += c["fill_us"]
+    near = large / c["near_deep_mb_per_us" if deep_lanes else "near_mb_per_us"]
+    resident = large if large <= c["resident_mb"] else 0.0
+    stream, work = (small + large - resident) / c["stream_mb_per_us"] + write, max(matrix, near)
+    if sizes[0] > 1:
+        whole = starts + max(work, stream) + min(work, stream, c["drain_us"])
+    else:  # a small operand is one window: it is there before the product begins in earnest
+        stream = small / c["read_mb_per_us"] + write if resident else stream
+        whole = starts + hypot(work, stream) + c["drain_us"] * min(1.0, work)
+    return _waits(whole, resident, latency=starts, matrix=matrix, vmem=near, hbm=stream)
