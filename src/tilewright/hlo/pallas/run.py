@@ -32,9 +32,9 @@ from tilewright.hlo.pallas.refs import (
     whole,
 )
 from tilewright.hlo.program import Source
-from tilewright.hlo.reading.python_source import as_seen, python_call
+from tilewright.hlo.reading.python_source import python_call
 from tilewright.hlo.reading.sources import users_line
-from tilewright.render.formats import count_text
+from tilewright.render.formats import count_text, place_text
 from tilewright.targets import target
 
 _MOST_STEPS = 1 << 14
@@ -252,7 +252,7 @@ class _Program:
         traceback = self.eqn.source_info.traceback if self.eqn is not None else None
         stack = [Source(frame.file_name, frame.line_num) for frame in traceback.frames] if traceback else []
         source = users_line(stack)
-        return as_seen(str(source)) if source else ""
+        return place_text(str(source)) if source else ""
 
     def evaluate(self, jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
         """The results of a jaxpr; references among its arguments are memory."""
