@@ -23,7 +23,7 @@ from tilewright.embed.model.tables import Feature, Limits, Topology, count
 from tilewright.embed.planning.confidence import HELD_OUT, Confidence, confidence_in, log_chance
 from tilewright.embed.planning.plan import naming_batch
 from tilewright.embed.planning.result import Plan
-from tilewright.embed.planning.types import allowed_by, given_fields, stack_plan
+from tilewright.embed.planning.types import given_fields, stack_plan
 from tilewright.errors import TilewrightError, UsageError
 from tilewright.extras import need
 from tilewright.kernels.threads import run_all, thread_count
@@ -402,7 +402,7 @@ def confidence_of(peaks: PartitionPeaks, headroom: float = 0.0) -> Confidence:
     judges = np.array(list(peaks.held_out.values()), np.int64).reshape(-1, *peaks.most.shape)
     judges = judges if peaks.learnt_batches else judges[:0]
     fullest = peaks.most, peaks.second, peaks.holder
-    return confidence_in(peaks.batches, fullest, peaks.learnt, judges, allowed_by(headroom))
+    return confidence_in(peaks.batches, fullest, peaks.learnt, judges, headroom)
 
 
 # Limits without a log: ids as a good hash would spread them, so that partitions are balls thrown into bins.
