@@ -6,6 +6,7 @@ import logging
 import math
 import os
 import pickle
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
@@ -431,17 +432,12 @@ def fullest(entries: int, shards: int, chance: float) -> int:
     """
     if shards == 1:
         return entries
-    p, mean = 1 / shards, entries / shards
-    n = math.floor(mean)
-    while n < entries and _chance_above(n, entries, p) > chance:
-        n += max(1, n >> 10)
-    return min(n, entries)
+    least = range(entries // shards, entries)  # the bound below is one from the mean on
+    return least.start + bisect_left(least, True, key=lambda n: _chance_above(n, entries, 1 / shards) <= chance)
 
 
 def _chance_above(n: int, entries: int, p: float) -> float:
     """The chance of more than ``n``, for n not below the mean: terms fall at least like a geometric series."""
-    if n >= entries:
-        return 0.0
     first = math.exp(log_chance(n + 1, entries, p))
     ratio = (entries - n - 1) / (n + 2) * p / (1 - p)
     return first / (1 - ratio) if ratio < 1 else 1.0
