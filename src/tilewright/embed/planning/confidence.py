@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from itertools import groupby
+from itertools import count, groupby
 from typing import ClassVar, TypeAlias
 
 import numpy as np
@@ -261,10 +261,8 @@ def headroom_for(before: Longs, most: Longs) -> float:
     if (most <= before).all():
         return 0.0
     before = np.maximum(before, 1)
-    hundredths = max(1, math.floor(100 * float(((round8(most) - 8) / before).max() - 1)))
-    while (round8(np.ceil(before * (1 + hundredths / 100)).astype(np.int64)) < most).any():
-        hundredths += 1
-    return hundredths / 100
+    least = max(1, math.floor(100 * float(((round8(most) - 8) / before).max() - 1)))
+    return next(n for n in count(least) if (round8(np.ceil(before * (1 + n / 100)).astype(int)) >= most).all()) / 100
 
 
 def upper_bound(hits: int, tries: int, level: float = LEVEL) -> float:
