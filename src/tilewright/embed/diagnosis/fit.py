@@ -373,13 +373,8 @@ def serialized_stack(counters: Counters) -> list[int]:
 
 def _chips_that_fit(counters: Counters, hbm: HbmCounters) -> int:
     """The fewest times as many chips (powers of two) on which heap and stack fit; tables divide, the stack at least."""
-    times = 2
-    while times < 4096:
-        split = ((hbm.tables or 0) + hbm.slots + hbm.inputs + hbm.exchange + hbm.stack) / times + hbm.dense
-        if split <= (hbm.capacity or 0):
-            break
-        times *= 2
-    return counters.chips * times
+    divided, room = hbm.heap - hbm.dense + hbm.stack, (hbm.capacity or 0) - hbm.dense
+    return counters.chips * next((2**k for k in range(1, 12) if divided / 2**k <= room), 4096)
 
 
 @rule(

@@ -7,9 +7,9 @@ each batch the limits of the days before are held against every later day, which
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from itertools import groupby
+from itertools import count, groupby
 from typing import ClassVar, TypeAlias
 
 import numpy as np
@@ -150,23 +150,27 @@ HELD_OUT = 5
 
 Fillings: TypeAlias = Mapping[tuple[int, int, int], Mapping[str, int]]
 """(batch, stack, kind of limit) -> feature -> its part of a partition fuller than all before."""
-Allowed: TypeAlias = Callable[[Longs], Longs]
-"""The fullest partitions int64[stacks, 2] -> the limits learnt from them, in that form."""
+
+
+def allowed(most: Longs, headroom: float) -> Longs:
+    """The limits learnt from the fullest partitions int64[stacks, 2], raised by the headroom, in that form."""
+    limits = (Limits.holding(*counts).with_headroom(headroom) for counts in most.tolist())
+    return np.array([list(vars(limit).values()) for limit in limits])
 
 
 def confidence_in(
-    batches: int, fullest: tuple[Longs, Longs, Longs], learnt: Longs, judges: Longs, allowed: Allowed
+    batches: int, fullest: tuple[Longs, Longs, Longs], learnt: Longs, judges: Longs, headroom: float
 ) -> Confidence:
     """The confidence in limits of so many batches. ``fullest`` int64[stacks, 2] each: the fullest partition, that
     without the batch that holds it, and this batch's number; ``learnt``: the fullest of the batches that are not held
     out; ``judges`` int64[held out, stacks, 2]."""
     most, second, holder = fullest
-    records = len(set(holder[most > allowed(second)].tolist())) if batches > 1 else 1
-    return Confidence(batches, records, len(judges), int((judges > allowed(learnt)).any(axis=(1, 2)).sum()))
+    records = len(set(holder[most > allowed(second, headroom)].tolist())) if batches > 1 else 1
+    return Confidence(batches, records, len(judges), int((judges > allowed(learnt, headroom)).any(axis=(1, 2)).sum()))
 
 
 def confidence_of_all(
-    peaks: Longs, fillings: Fillings, allowed: Allowed, days: Sequence[str] = (), stacks: Sequence[str] = ()
+    peaks: Longs, fillings: Fillings, headroom: float, days: Sequence[str] = (), stacks: Sequence[str] = ()
 ) -> Confidence:
     """The confidence in limits learnt from peaks int64[batches, stacks, 2].
 
@@ -177,10 +181,10 @@ def confidence_of_all(
     judges = np.arange(batches) % HELD_OUT == HELD_OUT - 1
     second, most = np.sort(peaks, axis=0)[[-min(2, batches), -1]]
     fullest = most, second, peaks.argmax(axis=0)
-    plain = confidence_in(batches, fullest, peaks[~judges].max(axis=0), peaks[judges], allowed)
+    plain = confidence_in(batches, fullest, peaks[~judges].max(axis=0), peaks[judges], headroom)
     if len(runs) < 2:
         return plain
-    judged = tuple(_judged(*run, peaks, fillings, allowed, stacks) for run in runs[1:])
+    judged = tuple(_judged(*run, peaks, fillings, headroom, stacks) for run in runs[1:])
     held_out, exceeded = sum(day.batches for day in judged), sum(day.exceeded for day in judged)
     week = week_headroom(peaks, np.array([begin for _, begin, _ in runs]))
     return replace(plain, held_out=held_out, exceeded=exceeded, days=judged, week=week)
@@ -199,12 +203,12 @@ def _runs(days: Sequence[str]) -> list[tuple[str, int, int]]:
 
 
 def _judged(
-    name: str, begin: int, end: int, peaks: Longs, fillings: Fillings, allowed: Allowed, stacks: Sequence[str]
+    name: str, begin: int, end: int, peaks: Longs, fillings: Fillings, headroom: float, stacks: Sequence[str]
 ) -> Day:
     """The batches ``begin`` .. ``end`` - 1 against the limits of all before; what grew are the features that fill the
     fullest partition by a tenth of the growth more, or more."""
     own, before = peaks[begin:end], peaks[:begin].max(axis=0)
-    most, limits = own.max(axis=0), allowed(before)
+    most, limits = own.max(axis=0), allowed(before, headroom)
     exceeded = int((own > limits).any(axis=(1, 2)).sum())
     if not exceeded:
         return Day(name, len(own))
@@ -257,10 +261,8 @@ def headroom_for(before: Longs, most: Longs) -> float:
     if (most <= before).all():
         return 0.0
     before = np.maximum(before, 1)
-    hundredths = max(1, math.floor(100 * float(((round8(most) - 8) / before).max() - 1)))
-    while (round8(np.ceil(before * (1 + hundredths / 100)).astype(np.int64)) < most).any():
-        hundredths += 1
-    return hundredths / 100
+    least = max(1, math.floor(100 * float(((round8(most) - 8) / before).max() - 1)))
+    return next(n for n in count(least) if (round8(np.ceil(before * (1 + n / 100)).astype(int)) >= most).all()) / 100
 
 
 def upper_bound(hits: int, tries: int, level: float = LEVEL) -> float:

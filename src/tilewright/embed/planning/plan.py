@@ -38,7 +38,6 @@ from tilewright.embed.planning.types import (
     Skew,
     StackPlan,
     Traffic,
-    allowed_by,
     given_fields,
     stack_plan,
 )
@@ -137,7 +136,7 @@ def plan(
         if days and len(days) != observed.batches:
             raise UsageError(f"{len(days)} days for {observed.batches} batches", where="plan", how="name each one's")
         seen = np.array(observed.peaks), observed.fillings
-        confidence = confidence_of_all(*seen, allowed_by(headroom), days, list(stacking.stacks))
+        confidence = confidence_of_all(*seen, headroom, days, list(stacking.stacks))
     made = Plan(
         stacking=stacking,
         stacks=tuple(stacks),

@@ -481,16 +481,6 @@ def given_fields(
     return {**checked, "target": chip, "pipelining": pipelining, "hot": apart or {}}
 
 
-def allowed_by(headroom: float) -> Callable[[Longs], Longs]:
-    """Function of fullest partitions int64[stacks, 2] that gives the limits learnt from them, raised, in that form."""
-
-    def allowed(most: Longs) -> Longs:
-        limits = (Limits.holding(*counts).with_headroom(headroom) for counts in most.tolist())
-        return np.array([list(vars(limit).values()) for limit in limits])
-
-    return allowed
-
-
 def fields_of_limits(group: Stack, topology: Topology, limits: Limits, chip: str | Target | None) -> dict[str, Any]:
     """The fields of :class:`StackPlan` that follow from a stack's limits: buffers, the compiler's verdicts."""
     sparsecores, per_device = topology.sparsecores, topology.sparsecores_per_device

@@ -6,6 +6,7 @@ import logging
 import math
 import os
 import pickle
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
@@ -23,7 +24,7 @@ from tilewright.embed.model.tables import Feature, Limits, Topology, count
 from tilewright.embed.planning.confidence import HELD_OUT, Confidence, confidence_in, log_chance
 from tilewright.embed.planning.plan import naming_batch
 from tilewright.embed.planning.result import Plan
-from tilewright.embed.planning.types import allowed_by, given_fields, stack_plan
+from tilewright.embed.planning.types import given_fields, stack_plan
 from tilewright.errors import TilewrightError, UsageError
 from tilewright.extras import need
 from tilewright.kernels.threads import run_all, thread_count
@@ -402,7 +403,7 @@ def confidence_of(peaks: PartitionPeaks, headroom: float = 0.0) -> Confidence:
     judges = np.array(list(peaks.held_out.values()), np.int64).reshape(-1, *peaks.most.shape)
     judges = judges if peaks.learnt_batches else judges[:0]
     fullest = peaks.most, peaks.second, peaks.holder
-    return confidence_in(peaks.batches, fullest, peaks.learnt, judges, allowed_by(headroom))
+    return confidence_in(peaks.batches, fullest, peaks.learnt, judges, headroom)
 
 
 # Limits without a log: ids as a good hash would spread them, so that partitions are balls thrown into bins.
@@ -431,17 +432,12 @@ def fullest(entries: int, shards: int, chance: float) -> int:
     """
     if shards == 1:
         return entries
-    p, mean = 1 / shards, entries / shards
-    n = math.floor(mean)
-    while n < entries and _chance_above(n, entries, p) > chance:
-        n += max(1, n >> 10)
-    return min(n, entries)
+    least = range(entries // shards, entries)  # the bound below is one from the mean on
+    return least.start + bisect_left(least, True, key=lambda n: _chance_above(n, entries, 1 / shards) <= chance)
 
 
 def _chance_above(n: int, entries: int, p: float) -> float:
     """The chance of more than ``n``, for n not below the mean: terms fall at least like a geometric series."""
-    if n >= entries:
-        return 0.0
     first = math.exp(log_chance(n + 1, entries, p))
     ratio = (entries - n - 1) / (n + 2) * p / (1 - p)
     return first / (1 - ratio) if ratio < 1 else 1.0
