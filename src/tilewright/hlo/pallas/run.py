@@ -367,7 +367,10 @@ class _Program:
             self.fault("not brought in", f"{ref.name} lies in HBM: copy a part of it into VMEM, and use that")
         self.transfers.touched(part, write=value is not None)
         if value is None or name == "addupdate":
-            self._read(part)
+            self.transfers.race(part, self.lane, "read")
+            if not part.of(ref.written).all():
+                kind = "padding" if ref.edge else "unwritten read"
+                self.unfilled.setdefault(kind, {}).setdefault(self.line, f"{ref.name} at {self.line}")
         old = np.array(part.numbers)
         if value is None:
             fill = filled(old.shape, old.dtype, self.unwritten) if other is None else np.asarray(other)
@@ -378,17 +381,6 @@ class _Program:
         if ref.writer is not None:
             part.put(ref.writer, self.lane)
         return [] if name == "addupdate" else [old]
-
-    def _read(self, part: Part) -> None:
-        """What another parallel step wrote, or no one, is noted."""
-        ref = part.ref
-        if ref.writer is not None:
-            writers = part.of(ref.writer)
-            if np.any((writers >= 0) & (writers != self.lane)):
-                self.fault("race", f"{ref.name} is read in a parallel step and was written in another one")
-        if not part.of(ref.written).all():
-            kind = "padding" if ref.edge else "unwritten read"
-            self.unfilled.setdefault(kind, {}).setdefault(self.line, f"{ref.name} at {self.line}")
 
     # Copies and semaphores.
 
