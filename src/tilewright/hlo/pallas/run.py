@@ -338,11 +338,8 @@ class _Program:
 
     def new(self, name: str, aval: Any) -> Ref:
         """Memory that holds nothing yet; semaphores count nothing."""
-        import jax
-        from jax import numpy as jnp
-
         shape, dtype = tuple(getattr(aval, "shape", ())), getattr(aval, "dtype", np.float32)
-        if jnp.issubdtype(dtype, jax.dtypes.extended):
+        if _counts(aval):
             return Ref(name, np.zeros(shape, np.int64), np.ones(shape, bool))
         values, writer = filled(shape, dtype, self.unwritten), np.full(shape, -1)
         return Ref(name, values, np.zeros(shape, bool), writer, in_hbm(aval))
@@ -436,6 +433,9 @@ class _Program:
         given = given[mapping.num_dynamic_grid_bounds :]
         tables, arrays = given[: mapping.num_index_operands], given[mapping.num_index_operands :]
         blocks, first = mapping.block_mappings, mapping.num_inputs
+        if any(_counts(block.array_aval) for block in blocks):
+            how = "one kernel that waits for what it starts"
+            raise UnsupportedError(f"semaphores that go from kernel to kernel ({name}) are not followed", how=how)
         names = iter(_names(eqn.params["jaxpr"], "argument"))
         refs = [whole(next(names), table) for table in tables]
         inputs = [whole(next(names), array) for array in arrays]
@@ -560,6 +560,14 @@ def _compiled(primitive: Any, params: tuple[tuple[str, Any], ...]) -> Callable[.
     import jax
 
     return jax.jit(lambda *values: primitive.bind(*values, **dict(params)))
+
+
+def _counts(aval: Any) -> bool:
+    """Whether these are semaphores."""
+    import jax
+    from jax import numpy as jnp
+
+    return bool(jnp.issubdtype(getattr(aval, "dtype", np.float32), jax.dtypes.extended))
 
 
 def _name(eqn: Any, jaxpr: Any) -> str:
