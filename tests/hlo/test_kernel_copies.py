@@ -355,6 +355,14 @@ def test_what_is_not_followed_is_said():
     with pytest.raises(UnsupportedError, match="prng_seed has no meaning on the CPU"):
         run_kernels(pl.pallas_call(drawn, out_shape=like(x)), x)
 
+    def begun(x, o, semaphore):
+        copy(x, o, semaphore).start()
+
+    outs = [like(x), DMA(())]
+    specs = [ANY, pl.BlockSpec(memory_space=pltpu.SEMAPHORE)]
+    with pytest.raises(UnsupportedError, match="from kernel to kernel"):
+        run_kernels(pl.pallas_call(begun, in_specs=[ANY], out_specs=specs, out_shape=outs), x)
+
     def beyond(x, o, semaphore):
         copy(x.at[pl.ds(8, 8)], o, semaphore).start()
 

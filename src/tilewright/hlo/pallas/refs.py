@@ -248,20 +248,21 @@ class Transfers:
                 self.fault(
                     "read under a copy", f"a copy from {source.ref.name}, into which a copy {_begun(other)} writes"
                 )
-        self.race(dest, copy.lane, source)
+        self.race(source, copy.lane, "read")
+        if dest.ref.far:
+            self.race(dest, copy.lane, "written")
         dest.put(dest.ref.values, numbers + before if add else numbers.copy())
         dest.put(dest.ref.written, source.of(source.ref.written).copy())
         if dest.ref.writer is not None:
             dest.put(dest.ref.writer, copy.lane)
         on.copies.append(copy)
 
-    def race(self, dest: Part, lane: int, source: Part | None = None) -> None:
-        """A fault where parallel steps write to the same place of HBM, or one reads what another one wrote."""
-        for part, what in ((dest, "written"), (source, "read")):
-            if part is not None and part.ref.far and part.ref.writer is not None:
-                writers = part.of(part.ref.writer)
-                if np.any((writers >= 0) & (writers != lane)):
-                    self.fault("race", f"{part.ref.name} is {what} in a parallel step and was written in another one")
+    def race(self, part: Part, lane: int, what: str) -> None:
+        """A fault where a parallel step reads, or writes in HBM, what another one wrote."""
+        if part.ref.writer is not None:
+            writers = part.of(part.ref.writer)
+            if np.any((writers >= 0) & (writers != lane)):
+                self.fault("race", f"{part.ref.name} is {what} in a parallel step and was written in another one")
 
     def wait(self, on: Semaphore, count: int, what: str, lane: int, *, taken: bool = True) -> None:
         """Wait until a semaphore counts so much, and take it from it."""

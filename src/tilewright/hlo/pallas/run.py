@@ -338,11 +338,8 @@ class _Program:
 
     def new(self, name: str, aval: Any) -> Ref:
         """Memory that holds nothing yet; semaphores count nothing."""
-        import jax
-        from jax import numpy as jnp
-
         shape, dtype = tuple(getattr(aval, "shape", ())), getattr(aval, "dtype", np.float32)
-        if jnp.issubdtype(dtype, jax.dtypes.extended):
+        if _counts(aval):
             return Ref(name, np.zeros(shape, np.int64), np.ones(shape, bool))
         values, writer = filled(shape, dtype, self.unwritten), np.full(shape, -1)
         return Ref(name, values, np.zeros(shape, bool), writer, in_hbm(aval))
@@ -367,7 +364,10 @@ class _Program:
             self.fault("not brought in", f"{ref.name} lies in HBM: copy a part of it into VMEM, and use that")
         self.transfers.touched(part, write=value is not None)
         if value is None or name == "addupdate":
-            self._read(part)
+            self.transfers.race(part, self.lane, "read")
+            if not part.of(ref.written).all():
+                kind = "padding" if ref.edge else "unwritten read"
+                self.unfilled.setdefault(kind, {}).setdefault(self.line, f"{ref.name} at {self.line}")
         old = np.array(part.numbers)
         if value is None:
             fill = filled(old.shape, old.dtype, self.unwritten) if other is None else np.asarray(other)
@@ -378,17 +378,6 @@ class _Program:
         if ref.writer is not None:
             part.put(ref.writer, self.lane)
         return [] if name == "addupdate" else [old]
-
-    def _read(self, part: Part) -> None:
-        """What another parallel step wrote, or no one, is noted."""
-        ref = part.ref
-        if ref.writer is not None:
-            writers = part.of(ref.writer)
-            if np.any((writers >= 0) & (writers != self.lane)):
-                self.fault("race", f"{ref.name} is read in a parallel step and was written in another one")
-        if not part.of(ref.written).all():
-            kind = "padding" if ref.edge else "unwritten read"
-            self.unfilled.setdefault(kind, {}).setdefault(self.line, f"{ref.name} at {self.line}")
 
     # Copies and semaphores.
 
@@ -444,6 +433,9 @@ class _Program:
         given = given[mapping.num_dynamic_grid_bounds :]
         tables, arrays = given[: mapping.num_index_operands], given[mapping.num_index_operands :]
         blocks, first = mapping.block_mappings, mapping.num_inputs
+        if any(_counts(block.array_aval) for block in blocks):
+            how = "one kernel that waits for what it starts"
+            raise UnsupportedError(f"semaphores that go from kernel to kernel ({name}) are not followed", how=how)
         names = iter(_names(eqn.params["jaxpr"], "argument"))
         refs = [whole(next(names), table) for table in tables]
         inputs = [whole(next(names), array) for array in arrays]
@@ -568,6 +560,14 @@ def _compiled(primitive: Any, params: tuple[tuple[str, Any], ...]) -> Callable[.
     import jax
 
     return jax.jit(lambda *values: primitive.bind(*values, **dict(params)))
+
+
+def _counts(aval: Any) -> bool:
+    """Whether these are semaphores."""
+    import jax
+    from jax import numpy as jnp
+
+    return bool(jnp.issubdtype(getattr(aval, "dtype", np.float32), jax.dtypes.extended))
 
 
 def _name(eqn: Any, jaxpr: Any) -> str:
