@@ -195,8 +195,11 @@ The functions and the kernels furthest off, one of a family of shapes:"""
 WHY = {
     r"^v5p\.ragged_dot": "v5p's compiler, as it was timed, multiplied all rows by the weights of every group, which is "
     "as many times the work as there are groups; the one asked today does not",
-    r"ragged_dot": "timed with a compiler (as libtpu 0.0.52) that skips blocks without rows of a group and writes its "
-    "result narrow; from source the kernel of libtpu 0.0.50 is priced, whose blocks and float32 result are read again",
+    r"pallas_tpu_batched_rpa": "how long its sequences are is data: a plain guess is priced",
+    r"pallas_mosaic_tpu_v2_ragged_dot": "sums of few products, whose results are large beside them: not explained",
+    r"pallas_mosaic_tpu_ragged_dot": "turning weights inside, block by block, is not counted; others are not explained",
+    r"pallas_": "short kernels, and steps that overlap less than a pipeline does: not explained",
+    r"ragged_dot": "its rows are all of one group: weights of the others are neither read nor turned",
     r"xla_chunked_dot_product_attention": "which scores stay near the core inside the loop is predicted by their size",
     r"multi_head_latent_attention": "its loops run as long as the data says, and count once",
     r"batched_rpa": "what the compiler makes of a cache gathered by tables is not predicted; its dump is nearer",

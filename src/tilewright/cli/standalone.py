@@ -116,13 +116,13 @@ def targets(
     deliver(Answer(lambda: value, lambda: [table]), to)
 
 
-_PLAIN = ("family", "layout_rule", "compiler_normalizes", "compiler_masks_groups", "devices_per_chip")
-_SHORT_RUNS = ("short_run_bytes", "short_kept_run_bytes")
+_COMPILER = ("layout_rule", "compiler_normalizes", "compiler_masks_groups")
+_PLAIN = ("family", *_COMPILER, "devices_per_chip", "short_run_bytes", "short_kept_run_bytes")
 
 
 def _constants(chip: chips_known.Target) -> Iterator[tuple[str, str, str]]:
     """Every constant of a chip: its key, its value, and the source of it or of its section."""
-    for key in (*_PLAIN, *_SHORT_RUNS):
+    for key in _PLAIN:
         yield key, str(getattr(chip, key)), chip.sources["target"]
     if chip.caveat:
         yield "caveat", chip.caveat, chip.sources["target"]

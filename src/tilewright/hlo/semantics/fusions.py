@@ -107,11 +107,12 @@ class Fusions:
         grouped = (op for op in self.operations if self.kind[op.name] == "ragged-dot")
         self.masked = {op.name for op in grouped if masks and not is_turned(op)}
         units = context.chip.matrix if context.chip is not None else None
-        self.wide_units = units is not None and units.rows >= 256
+        self.side = units.rows if units else 0
+        self.wide_units = self.side >= 256
         self.relaid = {
             op.name for op in self.operations if self._is_relaid(op) and (not written or self._is_of_product(op))
         }
-        self.only_loop = all(trips == 1 for trips in context.runs[computation.name].trips[:-1])
+        self.loops = context.runs[computation.name].trips if computation.name in context.runs else ()
         self.hoisted = self._before_the_loop() if computation.name.endswith(".body") else set[str]()
         self.joined = {op.name for op in self.operations if self._is_softmax_sum(op)}
         self.through = {name for name in self.by_name if self._flows(name)} | self.joined
@@ -193,8 +194,7 @@ class Fusions:
 
         Compilers for units of 256 do such a softmax in the kernel of the product behind it.
         """
-        units = self.context.chip.matrix if self.context.chip is not None else None
-        if self.kind[op.name] != "reduce" or units is None or units.rows < 256 or op.name in self.captured:
+        if self.kind[op.name] != "reduce" or not self.wide_units or op.name in self.captured:
             return False
         with suppress(TilewrightError, OverflowError):
             rows, sums = self.context.layout(op.operand_shapes[0]), self.context.layout(op.shape)
@@ -420,7 +420,7 @@ class Fusions:
         """A kernel with the copies beside it of what it takes or gives in another order than memory has."""
         head = self.by_name[self.head_of.get(op.name, op.name)]
         if plain_opcode(head.opcode) == "ragged-dot" and len(op.operands) > 1:
-            odd = [self._last_dim(shape) % _LANES > 0 for shape in (*head.operand_shapes[:2], op.shape)]
+            odd = [(_dims(shape) or [0])[-1] % _LANES > 0 for shape in (*head.operand_shapes[:2], op.shape)]
             if head.name not in self.masked:
                 return self._with_copies(op, {0, 1} if any(odd[:2]) else {1} if is_turned(head) else set())
             summed = head.integers("lhs_contracting_dims") == (0,)  # over the rows, in whose order it may lie as it is
@@ -446,18 +446,18 @@ class Fusions:
         in a loop within a loop, where the left operand is cut out before and lies as the product wants it.
         """
         op, head = self.by_name[name], self.head_of.get(name, "")
-        if self.kind[name] != "dynamic-update-slice" or not head or self.kind[head] not in DOTS or not self.wide_units:
+        in_place = self.kind[name] == "dynamic-update-slice" and len(op.operand_shapes) > 1
+        if not in_place or not head or self.kind[head] not in DOTS or not self.wide_units:
             return ""
-        target, shape = op.operands[0], op.operand_shapes[1]
-        taken = any(self.kind[reader.name] == "dynamic-slice" for reader in self.readers[target]) and self.only_loop
-        product, rows = self.by_name[head], re.findall(r"\d+", shape.partition("[")[2])[0:1]
-        side = self.context.chip.matrix.rows if self.context.chip and self.context.chip.matrix else 0
-        return shape if taken and self._is_flipped(product) and rows and int(rows[0]) % side == 0 else ""
+        target, shape, outer = op.operands[0], op.operand_shapes[1], self.loops[:-1]
+        added = any(self.kind[reader.name] == "dynamic-slice" for reader in self.readers[target])
+        plain = not added or any(trips != 1 for trips in outer) or not self._is_flipped(self.by_name[head])
+        return "" if plain or (_dims(shape) or [1])[0] % self.side else shape
 
     def _is_flipped(self, product: Operation) -> bool:
         """Whether a product's left operand is summed over its first dim."""
-        left = self.by_name.get(product.operands[0])
-        return product.integers("lhs_contracting_dims") == (0,) or bool(left and self.kind[left.name] == "transpose")
+        turned = any(self.kind.get(name) == "transpose" for name in product.operands[:1])
+        return turned or product.integers("lhs_contracting_dims") == (0,)
 
     def _with_copies(self, op: Operation, copied: set[int]) -> list[Operation]:
         copies = {
@@ -472,25 +472,21 @@ class Fusions:
 
         Units of 256 take the wider of two free dims as their rows; columns that lie outside all rows are copied there.
         """
-        op, chip = self.by_name[name], self.context.chip
-        units = chip.matrix if chip is not None else None
-        if self.kind[name] not in DOTS or units is None or len(op.operands) != 2:
+        op = self.by_name[name]
+        if self.kind[name] not in DOTS or not self.side or len(op.operands) != 2:
             return False
         with suppress(TilewrightError, OverflowError):
             layout = self.context.layout(op.shape)
             if layout is not None and layout.rank == 3 and layout.shape[0] > 1:
                 return layout.minor_to_major[-1] == 2
-            if units.rows < 256:
-                return False
-            if layout is not None and layout.rank == 2 and self._is_flipped(op):
-                return layout.shape[1] > layout.shape[0] and layout.shape[0] % units.rows == 0
+            if layout is not None and layout.rank == 2 and self.wide_units and self._is_flipped(op):
+                return layout.shape[1] > layout.shape[0] and layout.shape[0] % self.side == 0
         return False
 
-    def _last_dim(self, shape: str) -> int:
-        with suppress(TilewrightError, OverflowError):
-            layout = self.context.layout(shape)
-            return layout.shape[-1] if layout is not None and layout.rank else 0
-        return 0
+
+def _dims(shape: str) -> list[int]:
+    """The dims of an array's shape that are numbers."""
+    return [int(size) for size in re.findall(r"\d+", shape.partition("]")[0].partition("[")[2])]
 
 
 def is_turned(op: Operation) -> bool:
