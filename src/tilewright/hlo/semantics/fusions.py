@@ -27,7 +27,7 @@ from tilewright.hlo.inlining import inlined
 from tilewright.hlo.opcodes import CONTROL, DOTS, ELEMENTWISE, MARKER_CALLS, PRODUCTS, TAKES_PART, WRITES_IN_PLACE
 from tilewright.hlo.program import Computation, Operation, Program
 from tilewright.hlo.semantics.context import Context
-from tilewright.layout import is_bitcast
+from tilewright.layout import is_bitcast, predict
 
 _FREE = frozenset({"constant", "iota", "broadcast", "partition-id", "replica-id"})
 """Values that every kernel makes for itself."""
@@ -45,6 +45,7 @@ _NOT_ALONE = _FREE | {"reshape", "transpose", "slice", "reverse", "concatenate",
 """Operations that are not done before a loop for their own sake."""
 _NOT_ZERO = re.compile("[1-9]")
 _LANES = 128
+_PALLAS = "tpu_custom_call"
 _MANY = 8
 _LONG_ROW = 256
 _RECOMPUTED = 1.05
@@ -117,6 +118,7 @@ class Fusions:
         self.head_of: dict[str, str] = {}
         returned = [op.operands for op in self.operations if op.opcode == "return"]
         self.results = set(returned[-1]) if returned and computation.entry else set()
+        self.arguments = {op.name for op in self.operations if op.opcode == "parameter" and computation.entry}
         self._let_values_flow()
         self._let_heads_flow()
 
@@ -410,11 +412,16 @@ class Fusions:
             turned = op.integers("rhs_contracting_dims") not in ((), (1,))
             copied = {0, 1} if odd else {1} if turned else set()
             return self._with_copies(op, copied)
+        if _PALLAS in op.attributes.get("custom_call_target", ""):  # it takes and gives rows last
+            given = [k for k, name in enumerate(op.operands) if name in self.arguments]
+            copied = {k for k in given if self._odd(op.operand_shapes[k])}
+            back = op.name in self.results and self._odd(op.shape)
+            *copies, call = self._with_copies(op, copied)
+            return [*copies, *(_turned_back(call) if back else [call])]
         parts = [reader.opcode for reader in self.readers[op.name]]
         cut = op.name in self.relaid and self.wide_units and len(parts) > 1 and {*map(plain_opcode, parts)} == {"slice"}
         if cut or (op.name in self.results and self._turned(self.head_of.get(op.name, op.name))):
-            first = replace(op, name=f"{op.name}.turned")
-            return [first, replace(op, opcode="copy", operands=(first.name,), operand_shapes=(op.shape,), calls=())]
+            return _turned_back(op)
         return [op]
 
     def _with_copies(self, op: Operation, copied: set[int]) -> list[Operation]:
@@ -446,11 +453,26 @@ class Fusions:
                 return layout.shape[1] > layout.shape[0] and layout.shape[0] % units.rows == 0
         return False
 
+    def _odd(self, shape: str) -> bool:
+        """Whether an argument or result of the program lies in another order than rows last, with less padding."""
+        with suppress(TilewrightError, OverflowError):
+            layouts = self.context.layouts(shape)
+            return len(layouts) == 1 and tuple(
+                predict("tpu", layouts[0].shape, layouts[0].dtype, boundary=True).minor_to_major
+            ) != tuple(reversed(range(layouts[0].rank)))
+        return False
+
     def _last_dim(self, shape: str) -> int:
         with suppress(TilewrightError, OverflowError):
             layout = self.context.layout(shape)
             return layout.shape[-1] if layout is not None and layout.rank else 0
         return 0
+
+
+def _turned_back(op: Operation) -> list[Operation]:
+    """A kernel whose result is copied into another order behind it."""
+    first = replace(op, name=f"{op.name}.turned")
+    return [first, replace(op, opcode="copy", operands=(first.name,), operand_shapes=(op.shape,), calls=())]
 
 
 def _marked(op: Operation) -> Operation:

@@ -226,11 +226,10 @@ class Fusing:
             streamed, early = streamed + run.megabytes * often / runs, early + weights
             rows.append(timed(self.chip, op, run, self.chip.kernel, source, begin + clock, often))
             clock, priced = clock + rows[-1].seconds / runs * 1e6, priced + 1
-        for op, megabytes in self._returned_again():
-            source, moved = self.context.source(self.computation.name, op), 2 * megabytes
-            copy = Run(self.chip.stream_us(moved, self.chip.kernel["mb_per_us"]), "hbm", moved)
-            rows.append(timed(self.chip, op, copy, self.chip.kernel, source, begin + clock, runs))
-            clock, streamed = clock + rows[-1].seconds / runs * 1e6, streamed + moved
+        for op, run in (*self._turned_for_kernels(), *self._returned_again()):
+            source = self.context.source(self.computation.name, op)
+            rows.append(timed(self.chip, op, run, self.chip.kernel, source, begin + clock, runs))
+            clock, streamed = clock + rows[-1].seconds / runs * 1e6, streamed + run.megabytes
         arriving = self.chip.stream_us(early, self.chip.kernel["read_mb_per_us"])
         hbm = arriving + self.chip.stream_us(streamed, self.chip.kernel["mb_per_us"])
         if early:
@@ -239,13 +238,23 @@ class Fusing:
             rows.append(timed(self.chip, _ARGUMENTS, run, self.chip.kernel, start=begin + clock, runs=runs))
         return rows, max(clock, hbm), priced
 
-    def _returned_again(self) -> Iterator[tuple[Operation, float]]:
-        """Results that the program returns once more, and their megabytes: each is copied to an array of its own."""
+    def _turned_for_kernels(self) -> Iterator[tuple[Operation, Run]]:
+        """Copies of arguments before Pallas kernels, and of results behind them, into the order that the other has."""
+        for name, copies in self.copied.items():
+            op = self.by_name[name]
+            for turned in copies if plain_opcode(op.opcode) == "custom-call" else ():
+                own = turned if turned.name != name else replace(turned, name=f"{name}.copy")
+                yield own, self._copied(op, turned, Windows())
+
+    def _returned_again(self) -> Iterator[tuple[Operation, Run]]:
+        """Results that the program returns once more: each is copied to an array of its own."""
         again = Counter(self.returned if self.computation.entry else ())
         for name, times in again.items():
             if times > 1 and name in self.by_name and name in self.tiles:
+                moved = 2 * self.tiles[name].megabytes
                 copy = replace(self.by_name[name], opcode="copy", name=f"{name}.copy", operands=(name,), calls=())
-                yield from [(copy, self.tiles[name].megabytes)] * (times - 1)
+                run = Run(self.chip.stream_us(moved, self.chip.kernel["mb_per_us"]), "hbm", moved)
+                yield from [(copy, run)] * (times - 1)
 
     def _loop(self, op: Operation, runs: int, begin: float) -> tuple[list[TimeRow], float, int]:
         """The body of a loop, as often as it runs; its carried arrays stay where they are."""
@@ -466,10 +475,14 @@ class Fusing:
             return asked.work.unknown[0], 0.0
         run = run_of(self.chip, kind, asked, starts * constants["near_launch_us"], resident)
         for turned in self.copied.get(op.name, ()):  # before, or after it
-            tiles, ends = self._arrays([turned.shape])[0], [turned.operands[0].removesuffix(".turned"), turned.name]
-            ends[1] = ends[1] if ends[1] in self.tiles else op.name
-            near = sum(self._is_near(name) for name in ends if name in self.tiles) * tiles.megabytes
-            far = 2 * tiles.megabytes - near
-            copy = Asked(Work(rotations=tiles.elements / REGISTER), asked.windows, far, near=near)
-            run.us, run.megabytes = run.us + run_of(self.chip, "copy", copy).us, run.megabytes + far
+            copy = self._copied(op, turned, asked.windows)
+            run.us, run.megabytes = run.us + copy.us, run.megabytes + copy.megabytes
         return run, early
+
+    def _copied(self, op: Operation, turned: Operation, windows: Windows) -> Run:
+        """What turns an operand of a kernel before it, or its result behind it."""
+        tiles, ends = self._arrays([turned.shape])[0], [turned.operands[0].removesuffix(".turned"), turned.name]
+        ends[1] = ends[1] if ends[1] in self.tiles else op.name
+        near = sum(self._is_near(name) for name in ends if name in self.tiles) * tiles.megabytes
+        far = 2 * tiles.megabytes - near
+        return run_of(self.chip, "copy", Asked(Work(rotations=tiles.elements / REGISTER), windows, far, near=near))
