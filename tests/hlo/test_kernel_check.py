@@ -154,6 +154,28 @@ def test_a_buffer_that_every_step_writes_before_it_reads_takes_no_memory(always,
     assert check.kernel.elements["load"] == 8 * (block if always else 3 * block)  # no store reads what it writes over
 
 
+def test_arrays_that_lie_in_another_order_are_copied_for_a_kernel():
+    """An argument of 2,880 columns lies by columns, with less padding: libtpu 0.0.50 turns it before and behind."""
+
+    def call(x):
+        def body(a, o):
+            o[...] = a[...] * 2
+
+        block = pl.BlockSpec((256, x.shape[1]), lambda i: (i, 0))
+        grid, out = (x.shape[0] // 256,), jax.ShapeDtypeStruct(x.shape, x.dtype)
+        return pl.pallas_call(body, grid=grid, in_specs=[block], out_specs=block, out_shape=out)(x)
+
+    def rows(width):
+        program = from_jax(call, jax.ShapeDtypeStruct((65536, width), jnp.bfloat16))
+        return [(row.op, row.bytes) for row in estimate(program, target("tpu-v6e")).rows if row.bytes]
+
+    assert [op for op, _ in rows(3072)] == ["custom_call"]
+    size = 65536 * 2880 * 2
+    (kernel, *copies) = rows(2880)
+    assert kernel[0] == "custom_call"
+    assert [(op, size * 1.9 < moved < size * 2.2) for op, moved in copies] == [("copy", True)] * 2
+
+
 def test_a_result_that_is_returned_twice_is_copied():
     """libtpu 0.0.50 does; a public library's grouped products with residuals were timed so."""
     call, arrays = product()

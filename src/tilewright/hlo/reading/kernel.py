@@ -90,7 +90,8 @@ class Kernel:
     its own that takes memory, ``tables`` the same of what is prefetched into scalar memory; ``from_own``: products with
     a left side that stands in a buffer of its own; ``held_bytes``: the most of the body's vectors that wait for a
     reduction at one time; ``semantics``: a word for each dim of the grid; ``vmem_limit``: bytes of vector memory that
-    it asks for, 0 where it asks for no limit of its own; ``line``: of the user's program.
+    it asks for, 0 where it asks for no limit of its own; ``line``: of the user's program; ``again``:
+    how often a tile of rows in groups is computed, once for each group that has rows in it.
     """
 
     name: str
@@ -103,6 +104,7 @@ class Kernel:
     tables: list[tuple[tuple[int, ...], str, str]] = field(default_factory=list)
     held_bytes: int = 0
     from_own: set[Product] = field(default_factory=set)
+    again: float = 1.0
     windows: list[Window] = field(default_factory=list)
     parts: list[Part] = field(default_factory=list)
     moments: list[Moment] = field(default_factory=list)

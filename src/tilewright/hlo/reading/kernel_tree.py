@@ -261,8 +261,8 @@ def held(main: Node) -> int:
                 at = cell(names[1:], len(node.shapes[1][0]))
                 kept_at[at] = max(kept_at.get(at, 0), phase)
             elif node.name.endswith("load") and names and node.shapes:
-                after = max(kept_at.get(cell(names, len(node.shapes[0][0])), 0), kept_at.get((names[0],), 0))
-                phase = max(phase, after + (after > 0))
+                since = max(kept_at.get(cell(names, len(node.shapes[0][0])), 0), kept_at.get((names[0],), 0))
+                phase = max(phase, since + (since > 0))
             steps.append((node.result, names, phase, node.vector and node.name.startswith(_WAITS)))
             if not (node.result and node.vector and node.shapes):
                 continue

@@ -267,6 +267,9 @@ class Walk:
                     ends = _ends(groups, rows)
                     self.contents[name] = np.diff(ends) if sizes[0] == groups else ends
                     self.kernel.assumed.append(f"{rows:,} rows in {groups:,} groups of different sizes")
+                    visits = max(length for sizes in self.tables.values() for length in sizes)
+                    if (tiles := visits - groups + 1) > 1 and rows % tiles == 0:
+                        self.kernel.again = visits / tiles
 
     def _places(self, transform: Node | None, blocks: Sequence[int]) -> tuple[Array, ...]:
         """The index of a window's block along each dim, over the grid; () where data decides it.

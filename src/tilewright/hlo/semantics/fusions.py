@@ -27,7 +27,7 @@ from tilewright.hlo.inlining import inlined
 from tilewright.hlo.opcodes import CONTROL, DOTS, ELEMENTWISE, MARKER_CALLS, PRODUCTS, TAKES_PART, WRITES_IN_PLACE
 from tilewright.hlo.program import Computation, Operation, Program
 from tilewright.hlo.semantics.context import Context
-from tilewright.layout import is_bitcast
+from tilewright.layout import is_bitcast, predict
 
 _FREE = frozenset({"constant", "iota", "broadcast", "partition-id", "replica-id"})
 """Values that every kernel makes for itself."""
@@ -45,6 +45,7 @@ _NOT_ALONE = _FREE | {"reshape", "transpose", "slice", "reverse", "concatenate",
 """Operations that are not done before a loop for their own sake."""
 _NOT_ZERO = re.compile("[1-9]")
 _LANES = 128
+_PALLAS = "tpu_custom_call"
 _MANY = 8
 _LONG_ROW = 256
 _RECOMPUTED = 1.05
@@ -119,6 +120,7 @@ class Fusions:
         self.head_of: dict[str, str] = {}
         returned = [op.operands for op in self.operations if op.opcode == "return"]
         self.results = set(returned[-1]) if returned and computation.entry else set()
+        self.arguments = {op.name for op in self.operations if op.opcode == "parameter" and computation.entry}
         self._let_values_flow()
         self._let_heads_flow()
 
@@ -427,6 +429,12 @@ class Fusions:
             copied = {op.operands.index(name) for name in head.operands[summed:2] if name in op.operands}
             made = self._with_copies(op, copied if any(odd[:2]) else set())
             return [*made[:-1], *(self._copied_after(made[-1]) if odd[2] else made[-1:])]
+        if _PALLAS in op.attributes.get("custom_call_target", ""):  # it takes and gives rows last
+            given = [k for k, name in enumerate(op.operands) if name in self.arguments]
+            copied = {k for k in given if self._odd(op.operand_shapes[k])}
+            back = op.name in self.results and self._odd(op.shape)
+            *copies, call = self._with_copies(op, copied)
+            return [*copies, *(self._copied_after(call) if back else [call])]
         if update := self._turned_update(op.name):
             return [*(replace(op, name=f"{op.name}.copy{k}", opcode="copy", shape=update) for k in range(2)), op]
         parts = [reader.opcode for reader in self.readers[op.name]]
@@ -481,6 +489,15 @@ class Fusions:
                 return layout.minor_to_major[-1] == 2
             if layout is not None and layout.rank == 2 and self.wide_units and self._is_flipped(op):
                 return layout.shape[1] > layout.shape[0] and layout.shape[0] % self.side == 0
+        return False
+
+    def _odd(self, shape: str) -> bool:
+        """Whether an argument or result of the program lies in another order than rows last, with less padding."""
+        with suppress(TilewrightError, OverflowError):
+            layouts = self.context.layouts(shape)
+            return len(layouts) == 1 and tuple(
+                predict("tpu", layouts[0].shape, layouts[0].dtype, boundary=True).minor_to_major
+            ) != tuple(reversed(range(layouts[0].rank)))
         return False
 
 

@@ -14,7 +14,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from heapq import heappop, heappush
@@ -228,6 +228,10 @@ class Fusing:
             streamed, early = streamed + run.megabytes * often / runs, early + weights
             rows.append(timed(self.chip, op, run, self.chip.kernel, source, begin + clock, often))
             clock, priced = clock + rows[-1].seconds / runs * 1e6, priced + 1
+        for op, run in self._beside_kernels():
+            source = self.context.source(self.computation.name, op)
+            rows.append(timed(self.chip, op, run, self.chip.kernel, source, begin + clock, runs))
+            clock, streamed = clock + rows[-1].seconds / runs * 1e6, streamed + run.megabytes
         arriving = self.chip.stream_us(early)
         hbm = arriving + self.chip.stream_us(streamed)
         if early:
@@ -235,6 +239,18 @@ class Fusing:
             run = Run(waits, "hbm" if waits else "latency", early, lane="dma", begun=begin, beside=arriving)
             rows.append(timed(self.chip, _ARGUMENTS, run, self.chip.kernel, start=begin + clock, runs=runs))
         return rows, max(clock, hbm), priced
+
+    def _copies(self, op: Operation) -> list[Operation]:
+        """What turns an operation's operands before it or its result behind it, or copies a result returned again."""
+        again = Operation(op.name, "copy", op.shape, (op.name,), (op.shape,))
+        return [*self.copied.get(op.name, ()), *[again] * self.returned_again.get(op.name, 0)]
+
+    def _beside_kernels(self) -> Iterator[tuple[Operation, Run]]:
+        """The copies of what Pallas kernels take and give, which are rows of their own."""
+        for op in self.operations:
+            for turned in self._copies(op) if plain_opcode(op.opcode) == "custom-call" else ():
+                own = turned if turned.name != op.name else replace(turned, name=f"{op.name}.copy")
+                yield own, self._copied(op, turned, Windows())
 
     def _loop(self, op: Operation, runs: int, begin: float) -> tuple[list[TimeRow], float, int]:
         """The body of a loop, as often as it runs; its carried arrays stay where they are."""
@@ -463,13 +479,15 @@ class Fusing:
         if asked.work.unknown:
             raise NoTime(asked.work.unknown[0])
         run = run_of(self.chip, kind, asked, starts * constants["near_launch_us"], resident)
-        doubled = Operation(op.name, "copy", op.shape, (op.name,), (op.shape,))
-        doubles = [doubled] * self.returned_again.get(op.name, 0)
-        for turned in (*self.copied.get(op.name, ()), *doubles):  # before, or after it
-            tiles, ends = self._arrays([turned.shape])[0], [turned.operands[0].removesuffix(".turned"), turned.name]
-            ends[1] = ends[1] if ends[1] in self.tiles else op.name
-            near = sum(self._is_near(name) for name in ends if name in self.tiles) * tiles.megabytes
-            far = 2 * tiles.megabytes - near
-            copy = Asked(Work(rotations=tiles.elements / REGISTER), asked.windows, far, near=near)
-            run.us, run.megabytes = run.us + run_of(self.chip, "copy", copy).us, run.megabytes + far
+        for turned in self._copies(op):
+            copy = self._copied(op, turned, asked.windows)
+            run.us, run.megabytes = run.us + copy.us, run.megabytes + copy.megabytes
         return run, early
+
+    def _copied(self, op: Operation, turned: Operation, windows: Windows) -> Run:
+        """What turns an operand of a kernel before it, or its result behind it."""
+        tiles, ends = self._arrays([turned.shape])[0], [turned.operands[0].removesuffix(".turned"), turned.name]
+        ends[1] = ends[1] if ends[1] in self.tiles else op.name
+        near = sum(self._is_near(name) for name in ends if name in self.tiles) * tiles.megabytes
+        far = 2 * tiles.megabytes - near
+        return run_of(self.chip, "copy", Asked(Work(rotations=tiles.elements / REGISTER), windows, far, near=near))

@@ -83,9 +83,11 @@ class Kernels:
         return self._from_estimate(said, operands, results)
 
     def _from_body(self, kernel: Kernel, said: int, numbered: dict[int, Tiles], tables: Sequence[int]) -> Run:
-        """Its grid, windows and products; where data decides, no more flops than its author says."""
+        """Its grid, windows and products; where data decides, no more flops than its author says, but for tiles of rows
+        that several groups share: each of them computes the whole tile."""
         notes = [FROM_BODY, *kernel.assumed]
-        share = min(1.0, said / kernel.flops) if said and kernel.flops and _by_chance(kernel) else 1.0
+        counted = said * kernel.again / kernel.flops if said and kernel.flops and _by_chance(kernel) else 1.0
+        share = min(1.0, counted)
         if kernel.passing:
             trips, said_of = self._passed(kernel, numbered, tables)
             share *= trips / max(kernel.passing.values())
@@ -99,7 +101,8 @@ class Kernels:
             us, far = us + self.chip.stream_us(max(0.0, arrays - far)), max(far, arrays)
             notes.append("loops whose length its data decides count once, its operands are read once")
         if share < 1 and not kernel.passing:
-            notes.append("no more flops than its cost estimate")
+            again = f", tiles {kernel.again:.2f} times" if kernel.again > 1 else ""
+            notes.append(f"no more flops than its cost estimate{again}")
         products: Counter[str] = Counter()
         for (batch, rows, columns, depth, kind), count in kernel.products.items():
             products[matrix_kind(kind)] += round(2 * batch * rows * columns * depth * count * share)
