@@ -111,14 +111,14 @@ class _Reader(Scanner):
         return self.text[self.at : self.at + 1]
 
     def whole(self) -> Any:
-        value = self.value(0)
+        value = self.tree(0)
         if self.next() == "{":
             raise self.fail("the arguments of a function have no layout", how="leave the braces out")
         if self.next():
             raise self.fail("expected the end of the argument", how="give one --arg per argument")
         return value
 
-    def value(self, depth: int) -> Any:
+    def tree(self, depth: int) -> Any:
         if depth > _DEEPEST:
             raise self.fail(f"nested deeper than {_DEEPEST}")
         opener = self.next()
@@ -134,7 +134,7 @@ class _Reader(Scanner):
         self.at += 1
         items: list[Any] = []
         while self.next() != closer:
-            items.append((self.key(), self.value(depth + 1)) if closer == "}" else self.value(depth + 1))
+            items.append((self.key(), self.tree(depth + 1)) if closer == "}" else self.tree(depth + 1))
             if self.next() == ",":
                 self.at += 1
             elif self.next() != closer:
