@@ -103,8 +103,10 @@ class Fusions:
         for op in self.operations:
             for name in dict.fromkeys(op.operands):
                 self.readers[name].append(op)
-        self.bytes = {op.name: self.size(op.shape) for op in self.operations}
-        self.elements = {op.name: self._elements(op.shape) for op in self.operations}
+        shapes = {op.shape for op in self.operations}
+        sizes, elements = {each: self.size(each) for each in shapes}, {each: self._elements(each) for each in shapes}
+        self.bytes = {op.name: sizes[op.shape] for op in self.operations}
+        self.elements = {op.name: elements[op.shape] for op in self.operations}
         self.kind = {op.name: plain_opcode(op.opcode) for op in self.operations}
         units = context.chip.matrix if context.chip is not None else None
         self.wide_units = units is not None and units.rows >= 256
