@@ -171,7 +171,7 @@ agree within 5 %, so that only layout and shape decide; the hardest. *gpt2*: two
 
 The dump of gpt2 repeated behind itself, every time with names, fusions and sizes of its own; on
 {machine};
-measured processor seconds of one thread. Bars: 2 s and 15 s, reading the text included.
+measured processor seconds of one thread. Bars: 1 s and 8 s, reading the text included.
 
 {speed}
 

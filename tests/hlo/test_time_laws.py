@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import gzip
 import sys
+from dataclasses import replace
 from functools import cache
 from math import prod
 
@@ -407,3 +408,43 @@ def test_rows_are_made_in_one_file():
                 if called == "TimeRow" or changes:
                     makers.add(path.name)
     assert makers == {"row.py"}
+
+
+def test_targets_that_differ_in_their_constants_alone_have_times_of_their_own():
+    """A step's time is kept for what asks for it next; equal targets are told apart."""
+    program, chip = load(LAYERS), target("tpu-v6e")
+    kernel = chip.time["kernel"]
+    slower = replace(chip, time={**chip.time, "kernel": replace(kernel, values={**kernel.values, "launch_us": 50.0})})
+    assert slower == chip
+    first, second = estimate(program, chip), estimate(program, slower)
+    assert second.device_seconds > first.device_seconds + 50e-6
+    assert estimate(program, chip) == first
+
+
+LAYERS = (
+    "HloModule m, is_scheduled=true\n"
+    + "".join(
+        f"""
+body.{k} {{
+  p.{k} = f32[1024,512]{{1,0:T(8,128)}} parameter(0)
+  ROOT e.{k} = f32[1024,{size}]{{1,0:T(8,128)}} {name}(p.{k}), metadata={{op_name="layer{k}"}}
+}}
+"""
+        for k, (name, size) in enumerate([("exponential", 512), ("exponential", 512), ("negate", 512)])
+    )
+    + """
+ENTRY main {
+  x = f32[1024,512]{1,0:T(8,128)} parameter(0)
+  a = f32[1024,512]{1,0:T(8,128)} fusion(x), kind=kLoop, calls=body.0
+  b = f32[1024,512]{1,0:T(8,128)} fusion(a), kind=kLoop, calls=body.1
+  ROOT c = f32[1024,512]{1,0:T(8,128)} fusion(b), kind=kLoop, calls=body.2
+}
+"""
+)
+
+
+def test_bodies_that_say_the_same_are_alike():
+    alike = load(LAYERS).alike
+    assert [alike[f"body.{k}"].name for k in range(3)] == ["body.0", "body.0", "body.2"]
+    first, second, _ = estimate(load(LAYERS), "tpu-v6e").rows
+    assert first.seconds == second.seconds > 0

@@ -293,6 +293,8 @@ class _Reader(Scanner):
         """Names of the operands, whether or not types stand before them; None where one is not plainly known."""
         if opcode in _LITERAL or not arguments:
             return () if closed(arguments) else None
+        if "/*" in arguments:
+            arguments = words.INDEX.sub("", arguments)
         names = arguments[1:].split(", %") if arguments[0] == "%" else arguments.split(", ")
         if self.shapes.keys() >= set(names):
             return names

@@ -55,8 +55,10 @@ STRING = re.compile(_STRING, re.S)
 #: A piece of a value outside brackets and strings.
 BARE = re.compile(r'[^\s,{}()\[\]"]+')
 #: Operands as XLA prints them with types, each name behind a ``%``; tuples are not among them.
-_TYPED = rf"(?:/\*[^*]*+\*/)?{_SHAPE} %[\w.\-]+"
+_TYPED = rf"{_SHAPE} %[\w.\-]+"
 TYPED_OPERANDS = re.compile(rf"{_TYPED}(?:, {_TYPED})*+")
+#: What XLA writes before every fifth of several operands.
+INDEX = re.compile(r"/\*index=\d+\*/")
 #: A name behind a ``%``.
 PERCENT = re.compile(r"%([\w.\-]+)")
 #: A whole instruction on one line, as XLA prints nearly all: ROOT, name, shape, opcode, arguments, and the rest.

@@ -19,11 +19,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tilewright.errors import ParseError, TilewrightError, UsageError
+from tilewright.errors import TilewrightError, UsageError
 from tilewright.extras import need
 from tilewright.hlo.cost import array_layout
 from tilewright.hlo.execute import array_struct, signature_of
 from tilewright.hlo.program import Program
+from tilewright.hlo.reading.hlo_scan import Scanner
 from tilewright.hlo.reading.mlir_reader import read_stablehlo
 from tilewright.hlo.reading.sources import is_library
 from tilewright.layout.index.types import dtype_name
@@ -66,7 +67,6 @@ _NUMBER = re.compile(r"[+-]?(?:\d+(\.\d*)?|(\.\d+))([eE][+-]?\d+)?(?!\w)")
 _STRING = re.compile(r'"([^"\\]*)"|\'([^\'\\]*)\'')
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _WORDS = {"true": True, "True": True, "false": False, "False": False, "none": None, "None": None, "null": None}
-_BLANK = re.compile(r"\s*")
 _DEEPEST = 50
 
 
@@ -89,7 +89,9 @@ def example_arguments(texts: Sequence[str]) -> tuple[tuple[Any, ...], dict[str, 
     named: dict[str, Any] = {}
     for text in texts:
         name = _NAMED.match(text)
-        value = _Reader(text, name.end() if name else 0).whole()
+        reader = _Reader(text, "argument")
+        reader.at = name.end() if name else 0
+        value = reader.whole()
         if name is None:
             positional.append(value)
         elif name[1] in named:
@@ -99,34 +101,28 @@ def example_arguments(texts: Sequence[str]) -> tuple[tuple[Any, ...], dict[str, 
     return tuple(positional), named
 
 
-class _Reader:
-    def __init__(self, text: str, at: int) -> None:
-        self.text, self.at = text, at
-
-    def fail(self, reason: str, how: str = "") -> ParseError:
-        return ParseError(reason, text=self.text, column=self.at, where="argument", how=how)
-
-    def take(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
+class _Reader(Scanner):
+    def word(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
         match = pattern.match(self.text, self.at)
         self.at = match.end() if match else self.at
         return match
 
-    def peek(self) -> str:
-        self.take(_BLANK)
+    def next(self) -> str:
+        self.blank()
         return self.text[self.at : self.at + 1]
 
     def whole(self) -> Any:
-        value = self.value(0)
-        if self.peek() == "{":
+        value = self.tree(0)
+        if self.next() == "{":
             raise self.fail("the arguments of a function have no layout", how="leave the braces out")
-        if self.peek():
+        if self.next():
             raise self.fail("expected the end of the argument", how="give one --arg per argument")
         return value
 
-    def value(self, depth: int) -> Any:
+    def tree(self, depth: int) -> Any:
         if depth > _DEEPEST:
             raise self.fail(f"nested deeper than {_DEEPEST}")
-        opener = self.peek()
+        opener = self.next()
         if opener in ("[", "("):
             items = self.items("]" if opener == "[" else ")", depth)
             return items if opener == "[" else tuple(items)
@@ -138,33 +134,33 @@ class _Reader:
         """The values up to ``closer``; pairs of key and value for a brace."""
         self.at += 1
         items: list[Any] = []
-        while self.peek() != closer:
-            items.append((self.key(), self.value(depth + 1)) if closer == "}" else self.value(depth + 1))
-            if self.peek() == ",":
+        while self.next() != closer:
+            items.append((self.key(), self.tree(depth + 1)) if closer == "}" else self.tree(depth + 1))
+            if self.next() == ",":
                 self.at += 1
-            elif self.peek() != closer:
+            elif self.next() != closer:
                 raise self.fail(f"expected ',' or '{closer}'")
         self.at += 1
         return items
 
     def key(self) -> str:
-        name = self.take(_STRING) or self.take(_WORD)
+        name = self.word(_STRING) or self.word(_WORD)
         if name is None:
             raise self.fail("expected a name and ':'")
-        if self.peek() != ":":
+        if self.next() != ":":
             raise self.fail(f"expected ':' after {name[0]}")
         self.at += 1
         return str(next((group for group in name.groups() if group is not None), name[0]))
 
     def leaf(self) -> Any:
-        if shape := self.take(_SHAPE):
+        if shape := self.word(_SHAPE):
             return _array(shape[1], [int(word) for word in shape[2].replace(",", " ").split()], self.text)
-        if number := self.take(_NUMBER):
+        if number := self.word(_NUMBER):
             return int(number[0]) if number.group(1, 2, 3) == (None, None, None) else float(number[0])
-        if string := self.take(_STRING):
+        if string := self.word(_STRING):
             return string[1] if string[1] is not None else string[2]
         start = self.at
-        word = self.take(_WORD)
+        word = self.word(_WORD)
         if word and word[0] in _WORDS:
             return _WORDS[word[0]]
         if word and word[0] == "key":

@@ -101,8 +101,10 @@ class Fusions:
         self.operations = self._as_it_lies(self.operations)
         whole = Computation(computation.name, tuple(self.operations))
         self.by_name, self.readers = whole.named, whole.readers
-        self.bytes = {op.name: self.size(op.shape) for op in self.operations}
-        self.elements = {op.name: self._elements(op.shape) for op in self.operations}
+        shapes = {op.shape for op in self.operations}
+        sizes, elements = {each: self.size(each) for each in shapes}, {each: self._elements(each) for each in shapes}
+        self.bytes = {op.name: sizes[op.shape] for op in self.operations}
+        self.elements = {op.name: elements[op.shape] for op in self.operations}
         self.kind = {op.name: plain_opcode(op.opcode) for op in self.operations}
         masks = context.chip is not None and context.chip.compiler_masks_groups
         grouped = (op for op in self.operations if self.kind[op.name] == "ragged-dot")

@@ -188,13 +188,13 @@ class _Names:
         for op in computation.operations:
             origin = self._origin(op)
             operands = (name.partition("#") for name in op.operands)
-            yield replace(
-                op,
-                name=names.get(op.name, ""),
-                operands=tuple(f"{names.get(base, base)}{mark}{index}" for base, mark, index in operands),
-                op_name=op.op_name if origin is None else origin.op.op_name,
-                source=op.source if origin is None else origin.op.source or _without_tag(op.source),
-                calls=tuple(self.computations[name] for name in op.calls),
+            renamed = tuple([f"{names.get(base, base)}{mark}{index}" for base, mark, index in operands])
+            op_name = op.op_name if origin is None else origin.op.op_name
+            source = op.source if origin is None else origin.op.source or _without_tag(op.source)
+            calls = tuple([self.computations[name] for name in op.calls])
+            yield Operation(
+                *(names.get(op.name, ""), op.opcode, op.shape, renamed, op.operand_shapes, op.attributes),
+                *(op_name, source, calls, op.line, op.root),
             )
 
 
