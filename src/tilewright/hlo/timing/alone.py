@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import exp, hypot, prod
+from math import exp, fsum, hypot, prod
 
 from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.opcodes import DOTS, ELEMENTWISE
@@ -27,12 +27,25 @@ _ON_TILE = 0.3
 _SHORT = 0.5
 """Share of the time of a rotated piece that one of at most 32 lanes takes."""
 _ROW_MAJOR = (2, 1, 0)
+_MEASURED = DOTS | {"exponential", "transpose", "broadcast", "concatenate", "reduce", "reshape"}
 
 
 def price_alone(
     mechanisms: Mapping[str, TimeConstants], op: Operation, operands: list[Tiles], result: Tiles
+) -> Run | None:
+    """What an operation takes that is alone in a program; None of what is like no kind that was measured."""
+    found = _kind_and_run(mechanisms, op, operands, result)
+    if found is None:
+        return None
+    kind, run = found
+    moved = fsum(tiles.megabytes for tiles in (*operands, result)) - run.resident
+    return replace(run, kind=kind, megabytes=moved, measured=plain_opcode(op.opcode) in _MEASURED)
+
+
+def _kind_and_run(
+    mechanisms: Mapping[str, TimeConstants], op: Operation, operands: list[Tiles], result: Tiles
 ) -> tuple[str, Run] | None:
-    """The kind of an operation, as its measurements are called, and what it takes; None of what no kind is like."""
+    """The kind of an operation, as the section of its measurements is called, and its microseconds and bound."""
     c, name, operand, dims = mechanisms["alone"], plain_opcode(op.opcode), operands[0], op.integers("dimensions")
     if name in ELEMENTWISE and all(tiles.shape in (result.shape, ()) for tiles in operands):
         return "stream", _elementwise(c, operands, result)
