@@ -149,7 +149,7 @@ def _broadcast(c: TimeConstants, operand: Tiles, result: Tiles, dim: int) -> Run
     if result.shape[0] > 1 and operand.order(dim) != result.order(dim):
         relayout += c["order_us"] + operand.count * c["order_ns"] / 1e3
     if len(result.shape) == 3 and result.shape[0] == 1 and result.shape[2] > 128:
-        relayout += c["second_us"] + operand.count * c["turn_ns"] / 1e3
+        relayout += c["second_us"] + operand.count * (c["add_major_ns"] + c["sum_major_ns"]) / 1e3
     many = starts, result.megabytes / c["windows_write_mb_per_us"], windows
     return _passed(
         c, (starts, result.megabytes / c["write_mb_per_us"], compute), result.count <= at_once, many, relayout
@@ -303,7 +303,9 @@ def _piece_ns(c: TimeConstants, operand: Tiles, rows: int) -> float:
     elements = prod(operand.shape)
     if (a <= 8 and elements >= 4.3e6) or (a <= 16 and elements >= 15e6):
         piece = c["loop_piece_ns"] / (2 if a == 1 else 1)
-    elif 1 < a <= 8 and elements > 0.56e6:
+    elif a == 1:
+        piece = c["row_piece_ns"]
+    elif a <= 8 and elements > 0.56e6:
         piece = c["long_piece_ns"]
     elif a <= 8 or rows < c["few_tiles"]:
         piece = c["piece_ns"]
