@@ -143,7 +143,9 @@ def predict(program: Program, machine: Target | None, assume: Mapping[str, float
     return Prediction(None, Context(normal.program, machine, fused_along=_along(normal), assume=assume), normal.version)
 
 
-def _predict(program: Program, machine: Target, chip: Chip, assume: Mapping[str, float] | None = None) -> Prediction:
+def _predict(
+    program: Program, machine: Target, chip: Chip, assume: Mapping[str, float] | None = None
+) -> tuple[StepTime, Context, int]:
     context = Context(program, machine, assume=assume)
     step = estimate_placed(context, chip)
     context.modelled = times = _times(step, program)
