@@ -100,7 +100,7 @@ class Row:
         """The modelled time and its bound."""
         priced = price_alone(constants, self.operation, self.operands, self.result)
         assert priced is not None
-        return priced[1]
+        return priced
 
 
 def rows_of(machine: Target, measurements: Sequence[Measured]) -> list[Row]:

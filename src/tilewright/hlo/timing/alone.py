@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import exp, hypot, prod
+from math import exp, fsum, hypot, prod
 
 from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.opcodes import DOTS, ELEMENTWISE
@@ -27,12 +27,25 @@ _ON_TILE = 0.3
 _SHORT = 0.5
 """Share of the time of a rotated piece that one of at most 32 lanes takes."""
 _ROW_MAJOR = (2, 1, 0)
+_MEASURED = DOTS | {"exponential", "transpose", "broadcast", "concatenate", "reduce", "reshape"}
 
 
 def price_alone(
     mechanisms: Mapping[str, TimeConstants], op: Operation, operands: list[Tiles], result: Tiles
+) -> Run | None:
+    """What an operation takes that is alone in a program; None of what is like no kind that was measured."""
+    found = _kind_and_run(mechanisms, op, operands, result)
+    if found is None:
+        return None
+    kind, run = found
+    moved = fsum(tiles.megabytes for tiles in (*operands, result)) - run.resident
+    return replace(run, kind=kind, megabytes=moved, measured=plain_opcode(op.opcode) in _MEASURED)
+
+
+def _kind_and_run(
+    mechanisms: Mapping[str, TimeConstants], op: Operation, operands: list[Tiles], result: Tiles
 ) -> tuple[str, Run] | None:
-    """The kind of an operation, as its measurements are called, and what it takes; None of what no kind is like."""
+    """The kind of an operation, as the section of its measurements is called, and its microseconds and bound."""
     c, name, operand, dims = mechanisms["alone"], plain_opcode(op.opcode), operands[0], op.integers("dimensions")
     if name in ELEMENTWISE and all(tiles.shape in (result.shape, ()) for tiles in operands):
         return "stream", _elementwise(c, operands, result)
@@ -136,7 +149,7 @@ def _broadcast(c: TimeConstants, operand: Tiles, result: Tiles, dim: int) -> Run
     if result.shape[0] > 1 and operand.order(dim) != result.order(dim):
         relayout += c["order_us"] + operand.count * c["order_ns"] / 1e3
     if len(result.shape) == 3 and result.shape[0] == 1 and result.shape[2] > 128:
-        relayout += c["second_us"] + operand.count * c["turn_ns"] / 1e3
+        relayout += c["second_us"] + operand.count * (c["add_major_ns"] + c["sum_major_ns"]) / 1e3
     many = starts, result.megabytes / c["windows_write_mb_per_us"], windows
     return _passed(
         c, (starts, result.megabytes / c["write_mb_per_us"], compute), result.count <= at_once, many, relayout
@@ -290,7 +303,9 @@ def _piece_ns(c: TimeConstants, operand: Tiles, rows: int) -> float:
     elements = prod(operand.shape)
     if (a <= 8 and elements >= 4.3e6) or (a <= 16 and elements >= 15e6):
         piece = c["loop_piece_ns"] / (2 if a == 1 else 1)
-    elif 1 < a <= 8 and elements > 0.56e6:
+    elif a == 1:
+        piece = c["row_piece_ns"]
+    elif a <= 8 and elements > 0.56e6:
         piece = c["long_piece_ns"]
     elif a <= 8 or rows < c["few_tiles"]:
         piece = c["piece_ns"]

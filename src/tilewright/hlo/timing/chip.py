@@ -26,11 +26,11 @@ _LINKS = {
 }
 """What :func:`what_if` calls the rates between a device and others."""
 SCALED = {
-    "scale.hbm": ("mb_per_us",),
+    "scale.hbm": ("mb_per_us", "stream_mb_per_us", "read_mb_per_us", "write_mb_per_us", "result_mb_per_us"),
     "scale.matrix": ("efficiency",),
     "scale.vector": ("vector_ns", "transcendental_ns", "rotation_ns"),
     "scale.vmem": ("near_mb_per_us",),
-    "scale.latency": ("launch_us", "near_launch_us", "scalar_us"),
+    "scale.latency": ("launch_us", "hbm_us", "near_launch_us", "scalar_us"),
 }
 """Factors on the time of a unit or memory, and the constants that hold it."""
 _NEAREST = {"tpu-v5e": "tpu-v6e", "tpu-v5p": "tpu-v4", "tpu-7x": "tpu-v6e", "tpu-8t": "tpu-v6e", "tpu-8i": "tpu-v6e"}

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
-from math import fsum
 from typing import NamedTuple
 
 from tilewright.errors import TilewrightError, UnsupportedError
@@ -234,14 +233,12 @@ def _with_lone_kernels(step: StepTime, context: Context, times: _Times, chip: Ch
         us = chip.kernel["near_launch_us"] + chip.stream_us(size / MEGA)
         run = Run(us, "hbm", megabytes=size / MEGA, measured=False)
         of, runs = moved.placed, moved.placed.runs.count
-        row = timed(chip, replace(op, line=0), run, chip.kernel, of.source, 1e6 * clock, runs)
+        row = timed(chip, replace(op, line=0), run, of.source, 1e6 * clock, runs)
         rows, clock, times[key] = [*rows, row], clock + row.seconds, (row.seconds * 1e6, row.bound)
     return replace(step, device_seconds=clock, rows=tuple(rows))
 
 
 # A program of one operation: its operands arguments, its result returned. Priced by the mechanism measured for it.
-
-_MEASURED = DOTS | {"exponential", "transpose", "broadcast", "concatenate", "reduce", "reshape"}
 
 
 def _price_alone(chip: Chip, program: Program, context: Context) -> TimeRow | None:
@@ -254,15 +251,10 @@ def _price_alone(chip: Chip, program: Program, context: Context) -> TimeRow | No
         if len(layouts) < 2 or context.layout(op.shape) is None or any(0 in layout.shape for layout in layouts):
             return None
         *operands, result = map(Tiles.of, layouts)
-        priced = price_alone(chip.mechanisms, op, operands, result)
+        run = price_alone(chip.mechanisms, op, operands, result)
     except (TilewrightError, OverflowError, IndexError, ValueError):
         return None  # dims that do not fit the shapes; the row of the general way says what is wrong
-    if priced is None:
-        return None
-    kind, run = priced
-    run.megabytes = fsum(tiles.megabytes for tiles in (*operands, result)) - run.resident
-    run.measured = plain_opcode(op.opcode) in _MEASURED
-    return timed(chip, op, run, chip[kind], context.source(program.entry.name, op))
+    return timed(chip, op, run, context.source(program.entry.name, op)) if run else None
 
 
 def _only_operation(program: Program) -> Operation | None:

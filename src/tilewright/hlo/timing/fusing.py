@@ -202,7 +202,7 @@ class Fusing:
                 scalars.add(op.name)
                 alone = Run(self.chip.kernel["scalar_us" if behind else "launch_us"], "latency")
                 source = self.context.source(self.computation.name, op)
-                rows.append(timed(self.chip, op, alone, self.chip.kernel, source, begin + clock, often))
+                rows.append(timed(self.chip, op, alone, source, begin + clock, often))
                 clock, priced = clock + alone.us * often / runs, priced + 1
                 continue
             if op.name in self.through or op.name in seconds or kind in TAKES_NO_TIME | {"iota"}:
@@ -226,7 +226,7 @@ class Fusing:
                 continue
             self.begun = True
             streamed, early = streamed + run.megabytes * often / runs, early + weights
-            rows.append(timed(self.chip, op, run, self.chip.kernel, source, begin + clock, often))
+            rows.append(timed(self.chip, op, run, source, begin + clock, often))
             clock, priced = clock + rows[-1].seconds / runs * 1e6, priced + 1
         for op, run in self._beside_kernels():
             source = self.context.source(self.computation.name, op)
@@ -237,7 +237,7 @@ class Fusing:
         if early:
             waits = max(0.0, hbm - clock)
             run = Run(waits, "hbm" if waits else "latency", early, lane="dma", begun=begin, beside=arriving)
-            rows.append(timed(self.chip, _ARGUMENTS, run, self.chip.kernel, start=begin + clock, runs=runs))
+            rows.append(timed(self.chip, _ARGUMENTS, run, start=begin + clock, runs=runs))
         return rows, max(clock, hbm), priced
 
     def _copies(self, op: Operation) -> list[Operation]:

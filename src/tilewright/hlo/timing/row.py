@@ -21,7 +21,6 @@ from tilewright.hlo.timing.step import TimeRow
 from tilewright.hlo.timing.tiles import MEGA, Tiles
 from tilewright.hlo.timing.work import SORTS, Asked
 from tilewright.render import bytes_text
-from tilewright.targets import TimeConstants
 
 NOT_MEASURED = "not measured there"
 """What a row says whose type, size or bound no measurement of the chip has seen."""
@@ -55,7 +54,8 @@ class Run:
     depth: int = 0  # of one product: how many products each sum has; 0 where that says nothing
     lane: str = "vector"  # where it runs
     notes: str = ""  # what to know of its time beside that
-    measured: bool = True  # whether its kind of operation was measured on this chip
+    kind: str = "kernel"  # as which it was measured: a section of the chip's constants
+    measured: bool = True  # whether such operations were among what was
     begun: float = 0.0  # of a transfer beside other work: when it began, and
     beside: float | None = None  # how many microseconds it takes; then the bytes are passed in these, not in ``us``
 
@@ -84,15 +84,14 @@ def run_of(chip: Chip, kind: str, asked: Asked, later_us: float = 0.0, resident:
     return run
 
 
-def timed(
-    chip: Chip, op: Operation, run: Run, constants: TimeConstants, source: str = "", start: float = 0.0, runs: int = 1
-) -> TimeRow:
+def timed(chip: Chip, op: Operation, run: Run, source: str = "", start: float = 0.0, runs: int = 1) -> TimeRow:
     """The row of ``runs`` runs of an operation; the first begins ``start`` microseconds after the step.
 
     Arguments that do not fit the memory near the core cannot have stayed there: their bytes pass through HBM. A time
     below the bytes at HBM's peak or the flops at the peak of their type is raised to it, and the row says so. The error
-    of ``constants`` is claimed only for types, sizes and bounds that were measured.
+    of its kind is claimed only for types, sizes and bounds that were measured.
     """
+    constants = chip[run.kind]
     resident = run.resident if run.resident * MEGA <= chip.near_bytes else 0.0
     far = round((run.megabytes + run.resident - resident) * MEGA) * runs
     flops = sum(run.flops.values()) * runs
@@ -140,7 +139,7 @@ def rest_of_transfers(chip: Chip, rows: Sequence[TimeRow], seconds: float) -> Ti
     if total <= seconds:
         return None
     run = Run(1e6 * (total - seconds), "hbm", lane="dma", measured=False)
-    return timed(chip, Operation("transfers", "stream", ""), run, chip.kernel, start=1e6 * seconds)
+    return timed(chip, Operation("transfers", "stream", ""), run, start=1e6 * seconds)
 
 
 def untimed(

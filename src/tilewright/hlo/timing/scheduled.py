@@ -146,7 +146,7 @@ class Schedule:
             try:
                 if (run := self._operation(op, name)) is not None:
                     source = self.context.source(computation.name, op)
-                    row = timed(self.chip, op, run, self.chip.kernel, source, self.now, runs)
+                    row = timed(self.chip, op, run, source, self.now, runs)
                     self.rows.append(row)
                     self.now += row.seconds / runs * 1e6
             except NoTime as error:

@@ -514,26 +514,15 @@ class StepTime:
         What runs beside other work is drawn light, what the step waits for full. A loop is drawn as its first run, and
         light over all its runs. What the call takes beyond its kernels stands first, with the host.
         """
-        rows = [row for row in self.rows if row.seconds or row.beside]
-        call = self.call_seconds
-        names = [lane for lane in _LANES if any(row.lane == lane for row in rows) or (lane == "host" and call)]
-        if not rows or not names:
+        call, bars = self.call_seconds, list(self._bars())
+        names = [name for name in _LANES if any(lane == name for lane, *_ in bars)]
+        if not any(seconds for _, start, seconds, *_ in bars if start >= 0):
             return element("p", "nothing to draw", class_="empty")
-        loops = list(self._loops())
-        reach = [row.start + row.seconds / row.runs for row in rows] + [stop for _, _, stop, _ in loops]
-        end = max(call + max(reach), end or 0.0)
+        end = max(call + max(start + seconds for _, start, seconds, *_ in bars), end or 0.0)
         left = max(text_width(_TITLES.get(name, name)) for name in names) + 16
         width, tall = 900.0, 28.0
         drawing = Drawing(width, tall * len(names) + 30, title="Lanes")
         scale = (width - left - 10) / (end or 1.0)
-
-        def bar(lane: str, start: float, seconds: float, tip: str, *, light: bool = False) -> None:
-            k = names.index(lane)
-            style = _LIGHT[k % 4] if light else f"bar s{k % 4}"
-            drawing.rect(
-                left + (call + start) * scale, tall * k + 5, max(0.4, seconds * scale), tall - 9, style, tip=tip
-            )
-
         for at in ticks_of(0, end):
             if at <= end:
                 across = left + at * scale
@@ -544,33 +533,34 @@ class StepTime:
         for k, lane in enumerate(names):
             drawing.text(left - 8, tall * k + 19, _TITLES.get(lane, lane), anchor="end")
             drawing.line(left, tall * (k + 1), width - 10, tall * (k + 1), "grid")
-        if call:
-            bar("host", -call, call, f"the call itself: {seconds_text(call)}")
-        for lane, start, stop, tip in loops:
-            bar(lane, start, stop - start, tip, light=True)
-        for row in sorted(rows, key=lambda row: -max(row.seconds, row.beside))[:_MOST_MARKS]:
+        for lane, start, seconds, tip, light in bars:
+            k = names.index(lane)
+            style = _LIGHT[k % 4] if light else f"bar s{k % 4}"
+            across = left + (call + start) * scale
+            drawing.rect(across, tall * k + 5, max(0.4, seconds * scale), tall - 9, style, tip=tip)
+        return element("figure", drawing.svg())
+
+    def _bars(self) -> Iterator[tuple[str, float, float, str, bool]]:
+        """(lane, begin, seconds, tip, whether it is drawn light): the call, then loops, then rows, the longest first.
+
+        A loop is neighbouring rows that run alike often, for each lane they use.
+        """
+        if call := self.call_seconds:
+            yield "host", -call, call, f"the call itself: {seconds_text(call)}", False
+        for runs, group in groupby((row for row in self.rows if row.seconds), key=lambda row: row.runs):
+            rows: list[TimeRow] = list(group)
+            whole = sum(row.seconds for row in rows)
+            for lane in dict.fromkeys(row.lane for row in rows) if runs > 1 else ():
+                busy = seconds_text(sum(row.seconds for row in rows if row.lane == lane))
+                tip = f"a loop of {runs} runs: {busy} of {seconds_text(whole)}"
+                yield lane, min(row.start for row in rows), whole, tip, True
+        for row in sorted(self.rows, key=lambda row: -max(row.seconds, row.beside))[:_MOST_MARKS]:
             once = row.seconds / row.runs
             if row.beside:
                 tip = f"{row.name}: {seconds_text(row.beside)} beside other work, {seconds_text(once)} of it waited for"
-                bar(row.lane, row.begun, row.beside, tip, light=True)
+                yield row.lane, row.begun, row.beside, tip, True
             if once:
-                bar(row.lane, row.start, once, f"{row.name}: {seconds_text(once)}, {row.bound}")
-        return element("figure", drawing.svg())
-
-    def _loops(self) -> Iterator[tuple[str, float, float, str]]:
-        """(lane, begin, end, tip) of every loop: neighbouring rows that run alike often, for each lane they use."""
-        for runs, group in groupby((row for row in self.rows if row.seconds), key=lambda row: row.runs):
-            rows: list[TimeRow] = list(group)
-            if runs > 1:
-                start, whole = min(row.start for row in rows), sum(row.seconds for row in rows)
-                for lane in dict.fromkeys(row.lane for row in rows):
-                    busy = sum(row.seconds for row in rows if row.lane == lane)
-                    yield (
-                        lane,
-                        start,
-                        start + whole,
-                        f"a loop of {runs} runs: {seconds_text(busy)} of {seconds_text(whole)}",
-                    )
+                yield row.lane, row.start, once, f"{row.name}: {seconds_text(once)}, {row.bound}", False
 
 
 def exchanges_text(exchange: float, exposed: float, step: float) -> str:
