@@ -230,7 +230,7 @@ class Fusing:
             clock, priced = clock + rows[-1].seconds / runs * 1e6, priced + 1
         for op, run in self._beside_kernels():
             source = self.context.source(self.computation.name, op)
-            rows.append(timed(self.chip, op, run, self.chip.kernel, source, begin + clock, runs))
+            rows.append(timed(self.chip, op, run, source, begin + clock, runs))
             clock, streamed = clock + rows[-1].seconds / runs * 1e6, streamed + run.megabytes
         arriving = self.chip.stream_us(early)
         hbm = arriving + self.chip.stream_us(streamed)
