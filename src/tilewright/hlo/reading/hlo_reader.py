@@ -18,7 +18,7 @@ from typing import NamedTuple
 from tilewright.errors import ParseError
 from tilewright.hlo.program import CALLS, Computation, Operation, Program, Source
 from tilewright.hlo.reading import hlo_scan as words
-from tilewright.hlo.reading.hlo_scan import Scanner, closed, split_top, unquote
+from tilewright.hlo.reading.hlo_scan import Scanner, closed, split_top, unquote, whole_shape
 from tilewright.hlo.reading.sources import SourceTables, metadata_fields
 
 _LITERAL = frozenset({"constant", "parameter"})
@@ -61,7 +61,6 @@ class _Reader(Scanner):
         self.elements: dict[str, list[str]] = {}
         self.operations: list[Operation] = []
         self.origins: dict[str, tuple[str, Source | None]] = {"": ("", None)}
-        self.texts: dict[str, str] = {}
         self.behind: dict[str, _Behind | None] = {}
         self.called: set[str] = set()
         self.fragment = False
@@ -224,7 +223,7 @@ class _Reader(Scanner):
         while found := words.LINE.match(text, start):
             root, name, written, opcode, arguments, rest = found.groups()
             behind = self.behind[rest] if rest in self.behind else self._behind(rest)
-            shape = self.texts.get(written) or self._whole(written)
+            shape = whole_shape(written)
             operands = self._known(opcode, arguments)
             if behind is None or not shape or operands is None or name in shapes:
                 break
@@ -235,11 +234,6 @@ class _Reader(Scanner):
         self.at = self._counted = start
         self._line = line
         return None
-
-    def _whole(self, shape: str) -> str:
-        """A shape's text, the same object wherever it stands; "" for one with a bracket too many."""
-        self.texts[shape] = shape if closed(shape) else ""
-        return self.texts[shape]
 
     def _behind(self, text: str) -> _Behind | None:
         """What the rest of a line says, read once for all that are alike; None where it is not the whole of it."""

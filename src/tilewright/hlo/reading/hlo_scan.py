@@ -264,6 +264,12 @@ def closed(text: str) -> bool:
     return count("{") == count("}") and count("(") == count(")") and count("[") == count("]")
 
 
+@lru_cache(maxsize=16384)
+def whole_shape(text: str) -> str:
+    """A shape's text, the same object wherever it stands; "" for one with a bracket too many."""
+    return text if closed(text) else ""
+
+
 def configuration(written: str) -> str:
     """What stands between the quotes of a custom call's configuration, its own quotes as they are meant.
 

@@ -74,7 +74,7 @@ Example = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional and keyword arguments of a function."""
 
 
-def example_arguments(texts: Sequence[str]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def example_arguments(texts: Sequence[str]) -> Example:
     """Texts of arguments -> positional arguments and keyword arguments for a JAX function.
 
     ``f32[8,128]`` (XLA's or numpy's names of types) stands for an array of that shape, ``key`` for a random key;
@@ -185,8 +185,6 @@ def _array(dtype: str, dims: list[int], text: str) -> Any:
 _FILE = re.compile(r"(.+\.py)(?::([A-Za-z_][\w.]*))?")
 _MODULE = re.compile(r"([A-Za-z_]\w*(?:\.\w+)*):([A-Za-z_][\w.]*)")
 _OURS = str(Path(__file__).parents[1])
-
-_Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def names_python(source: str) -> bool:
@@ -366,7 +364,7 @@ def _member(module: ModuleType, name: str, where: str) -> Callable[..., Any]:
     return function
 
 
-def _examples(module: ModuleType, name: str, function: Callable[..., Any], where: str) -> _Arguments:
+def _examples(module: ModuleType, name: str, function: Callable[..., Any], where: str) -> Example:
     """What the module says its function is called with."""
     table = getattr(module, "EXAMPLES", None)
     short = name.replace(".", "_")
@@ -384,7 +382,7 @@ def _examples(module: ModuleType, name: str, function: Callable[..., Any], where
     return (), {}
 
 
-def _called_with(example: Any) -> _Arguments:
+def _called_with(example: Any) -> Example:
     arguments = example() if callable(example) else example
     if isinstance(arguments, Mapping):
         return (), dict(arguments)
