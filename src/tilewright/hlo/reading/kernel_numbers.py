@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from tilewright.hlo.reading.kernel import Array
-from tilewright.hlo.reading.kernel_tree import Node
+from tilewright.hlo.reading.kernel_tree import Block, Node
 
 MET = "conditions on its data taken as met"
 
@@ -126,3 +126,57 @@ def combined(name: str, given: Sequence[Any]) -> Chance:
     a, b = first.share, second.share
     share = a * b if name == "arith.andi" else a + b - a * b if name == "arith.ori" else a + b - 2 * a * b
     return Chance(share, next((one.assumed for one in given if one.assumed), ""))
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """``blocks``: of tables that say which block of an array comes next, how many blocks that array has; ``lengths``:
+    tables of one number that says how long a loop is."""
+
+    blocks: Mapping[str, int]
+    lengths: frozenset[str]
+
+
+def ranges_of(body: Block, tables: set[str]) -> Ranges:
+    """What the numbers of tables are used for, as far as the text says it."""
+    blocks: dict[str, int] = {}
+    lengths: set[str] = set()
+    of: dict[str, tuple[str, int, bool]] = {}  # name -> (its table, times how much, whether nothing is added to it)
+    constants: dict[str, int] = {}
+    for node in body.all():
+        name, operands = node.name, node.operands
+        of.pop(node.result, None)
+        constants.pop(node.result, None)
+        if name == "arith.constant" and type(node.constant) is int:
+            constants[node.result] = node.constant
+        elif name == "memref.load" and operands[0] in tables:
+            of[node.result] = operands[0], 1, True
+        elif name in SAME or name in ("arith.select", "arith.addi", "arith.subi"):
+            if source := next((of[operand] for operand in operands if operand in of), None):
+                alone = all(operand in of or not constants.get(operand, 1) for operand in operands)
+                of[node.result] = *source[:2], source[2] and alone
+        elif name == "arith.muli":
+            for a, b in (operands, operands[::-1]):
+                if a in of and b in constants:
+                    of[node.result] = of[a][0], of[a][1] * constants[b], of[a][2]
+        elif name == "scf.for":
+            lengths |= {of[operand][0] for operand in operands[1:2] if operand in of and of[operand][2]}
+        elif name == "tpu.memref_slice" and node.shapes and "semaphore" not in node.signature:
+            for size, operand in zip(node.shapes[0][0], operands[1:]):
+                if operand in of and size > 0 and of[operand][1] > 0:
+                    table, each, _ = of[operand]
+                    blocks[table] = max(blocks.get(table, 0), -(-size // each))
+    return Ranges(blocks, frozenset(lengths))
+
+
+def ends_of(groups: int, rows: int) -> Array:
+    """Where groups of rows end that are of different sizes, spread as evenly as a golden section does."""
+    sizes = 0.5 + (np.arange(groups) * 0.6180339887) % 1
+    return np.asarray(np.rint(np.concatenate([[0.0], np.cumsum(sizes) / sizes.sum()]) * rows), np.int64)
+
+
+def merged(one: str, blocks: int, other: str, others: int) -> dict[str, Array]:
+    """Two tables, of which in each step one goes on to its next block: tiles of rows, and groups that end in them."""
+    ends = np.concatenate([np.arange(1, blocks) / blocks, ends_of(others, 1 << 30)[1:-1] / (1 << 30)])
+    first = np.argsort(ends, kind="stable") < blocks - 1
+    return {one: np.append(0, np.cumsum(first)), other: np.append(0, np.cumsum(~first))}

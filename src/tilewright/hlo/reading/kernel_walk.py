@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from math import ceil, prod
 from typing import Any, cast
 
@@ -29,8 +28,11 @@ from tilewright.hlo.reading.kernel_numbers import (
     combined,
     compared,
     constant,
+    ends_of,
     mean,
+    merged,
     plain,
+    ranges_of,
 )
 from tilewright.hlo.reading.kernel_tree import (
     Block,
@@ -107,7 +109,7 @@ class Walk:
         self.tables: dict[str, tuple[int, ...]] = {}
         self.contents: dict[str, Array] = {}
         self.cells: dict[str, dict[int, Number]] = defaultdict(dict)
-        self.ranges = _ranges(main.blocks[0], {name for name, kind in self.arguments if "smem" in kind})
+        self.ranges = ranges_of(main.blocks[0], {name for name, kind in self.arguments if "smem" in kind})
         self.steps, self.work = _Steps(), 0
         self.entered: list[tuple[dict[str, Number], dict[str, Node], list[Node]]] = []
         self.trips: Counter[tuple[Any, ...]] = Counter()
@@ -264,7 +266,7 @@ class Walk:
             rows = next((m for m, side in flat if side == sides[0] and any((m, n) in flat for n in sides[1:])), 0)
             for name, sizes in self.tables.items():
                 if rows and 1 < groups <= _LARGEST and sizes in ((groups,), (groups + 1,)):
-                    ends = _ends(groups, rows)
+                    ends = ends_of(groups, rows)
                     self.contents[name] = np.diff(ends) if sizes[0] == groups else ends
                     self.kernel.assumed.append(f"{rows:,} rows in {groups:,} groups of different sizes")
                     visits = max(length for sizes in self.tables.values() for length in sizes)
@@ -586,7 +588,7 @@ class Walk:
         if (blocks := self.ranges.blocks.get(table)) and table not in self.ranges.lengths:
             count = prod(sizes)
             if count <= _LARGEST and (other := self._beside(table, count - blocks + 1)):
-                self.contents |= _merged(table, blocks, other, count - blocks + 1)
+                self.contents |= merged(table, blocks, other, count - blocks + 1)
                 return plain(self.contents[table][np.clip(place, 0, count - 1)])
             return plain(np.clip(place, 0, count - 1) * min(blocks, count) // max(1, count))
         return Data(sizes, place)
@@ -651,60 +653,6 @@ class Walk:
                 number: int | Array = ARITHMETIC[name](a, b)
                 return UNKNOWN if type(number) is int and abs(number) >> 62 else number
         return next((one for one in given if isinstance(one, Data)), UNKNOWN)
-
-
-def _ends(groups: int, rows: int) -> Array:
-    """Where groups of rows end that are of different sizes, spread as evenly as a golden section does."""
-    sizes = 0.5 + (np.arange(groups) * 0.6180339887) % 1
-    return np.asarray(np.rint(np.concatenate([[0.0], np.cumsum(sizes) / sizes.sum()]) * rows), np.int64)
-
-
-def _merged(one: str, blocks: int, other: str, others: int) -> dict[str, Array]:
-    """Two tables, of which in each step one goes on to its next block: tiles of rows, and groups that end in them."""
-    ends = np.concatenate([np.arange(1, blocks) / blocks, _ends(others, 1 << 30)[1:-1] / (1 << 30)])
-    first = np.argsort(ends, kind="stable") < blocks - 1
-    return {one: np.append(0, np.cumsum(first)), other: np.append(0, np.cumsum(~first))}
-
-
-@dataclass(frozen=True)
-class _Ranges:
-    """``blocks``: of tables that say which block of an array comes next, how many blocks that array has; ``lengths``:
-    tables of one number that says how long a loop is."""
-
-    blocks: Mapping[str, int]
-    lengths: frozenset[str]
-
-
-def _ranges(body: Block, tables: set[str]) -> _Ranges:
-    """What the numbers of tables are used for, as far as the text says it."""
-    blocks: dict[str, int] = {}
-    lengths: set[str] = set()
-    of: dict[str, tuple[str, int, bool]] = {}  # name -> (its table, times how much, whether nothing is added to it)
-    constants: dict[str, int] = {}
-    for node in body.all():
-        name, operands = node.name, node.operands
-        of.pop(node.result, None)
-        constants.pop(node.result, None)
-        if name == "arith.constant" and type(node.constant) is int:
-            constants[node.result] = node.constant
-        elif name == "memref.load" and operands[0] in tables:
-            of[node.result] = operands[0], 1, True
-        elif name in SAME or name in ("arith.select", "arith.addi", "arith.subi"):
-            if source := next((of[operand] for operand in operands if operand in of), None):
-                alone = all(operand in of or not constants.get(operand, 1) for operand in operands)
-                of[node.result] = *source[:2], source[2] and alone
-        elif name == "arith.muli":
-            for a, b in (operands, operands[::-1]):
-                if a in of and b in constants:
-                    of[node.result] = of[a][0], of[a][1] * constants[b], of[a][2]
-        elif name == "scf.for":
-            lengths |= {of[operand][0] for operand in operands[1:2] if operand in of and of[operand][2]}
-        elif name == "tpu.memref_slice" and node.shapes and "semaphore" not in node.signature:
-            for size, operand in zip(node.shapes[0][0], operands[1:]):
-                if operand in of and size > 0 and of[operand][1] > 0:
-                    table, each, _ = of[operand]
-                    blocks[table] = max(blocks.get(table, 0), -(-size // each))
-    return _Ranges(blocks, frozenset(lengths))
 
 
 def _part(block: Block, unread: Collection[str], forwarded: Collection[str] = ()) -> Part:
