@@ -386,7 +386,7 @@ class Fusing:
             across, down = min(cuts, key=lambda cut: cut[0] * operands[0].megabytes + cut[1] * operands[1].megabytes)
             wide, high = -(-columns // across), -(-rows // down)
         elif masked:
-            lanes, most = -(-columns // LANES), _MASKED_WEIGHTS / depth / right
+            lanes, most = -(-columns // LANES), int(_MASKED_WEIGHTS / depth / right)
             fitting = (lanes // n * LANES for n in range(1, lanes + 1) if lanes % n == 0)
             high, wide = 0, next((each for each in fitting if each <= most), LANES)
             step = side // 2 if side * depth * left > vmem.kernel_bytes / 16 else side
