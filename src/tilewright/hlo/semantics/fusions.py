@@ -48,7 +48,7 @@ _LANES = 128
 _PALLAS = "tpu_custom_call"
 _MANY = 8
 _LONG_ROW = 256
-_RECOMPUTED = 1.05
+_RECOMPUTED = 1.1
 """How many times a value's bytes a kernel reads to compute it again rather than to have it written."""
 
 
