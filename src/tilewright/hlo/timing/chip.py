@@ -17,8 +17,8 @@ from tilewright.targets import Target, TimeConstants, target
 
 _NEAR = ("near_", "common_")
 """Rates of memories beside the core: they follow the clock, not HBM."""
-_KEPT_NEAR = ("resident_mb", "between_calls_mb")
-"""The largest arguments that are kept near the core: no larger than the memory there."""
+_KEPT_NEAR = ("resident_mb", "between_calls_mb", "near_result_mb")
+"""The largest arguments and results that are kept near the core: no larger than the memory there."""
 _LINKS = {
     "link_bandwidth": "bytes_per_second",
     "host_bandwidth": "host_bytes_per_second",
