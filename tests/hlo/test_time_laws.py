@@ -13,7 +13,7 @@ from functools import cache
 from math import prod
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import ROOT, by_night, tries
@@ -102,6 +102,7 @@ def obey(step, machine):
 
 
 @few
+@example(("batched_gemm", (4, 1, 3, 1), "f32"), "tpu-v6e")  # one row a batch: the result is not turned
 @given(operations, chips)
 def test_an_operation_takes_its_bytes_and_flops_at_the_peaks(operation, chip):
     name, shape, kind = operation

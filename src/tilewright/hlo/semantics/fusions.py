@@ -488,7 +488,8 @@ class Fusions:
         with suppress(TilewrightError, OverflowError):
             layout = self.context.layout(op.shape)
             if layout is not None and layout.rank == 3 and layout.shape[0] > 1:
-                return layout.minor_to_major[-1] == 2
+                # One row or column a batch is the vector unit's product, which comes out as results lie.
+                return layout.minor_to_major[-1] == 2 and min(layout.shape[1:]) > 1
             if layout is not None and layout.rank == 2 and self.wide_units and self._is_flipped(op):
                 return layout.shape[1] > layout.shape[0] and layout.shape[0] % self.side == 0
         return False
