@@ -303,11 +303,15 @@ def in_order(operations: Sequence[Node]) -> list[Node]:
 # operations, more than that at 40,000, and next to nothing to be freed.
 
 
+_MUCH_MADE = 100_000
+"""Objects made, from which on it pays to ask whether others are frozen: Python counts those one by one."""
+
+
 @contextmanager
 def collector_paused() -> Iterator[None]:
     """No cyclic collection inside (or in the function this decorates); afterwards it is as it was before.
 
-    What was made inside is moved to the oldest generation: the next collection of young objects need not walk it.
+    Where much was made inside, that moves to the oldest generation: the next young collection need not walk it.
     """
     running = gc.isenabled()
     gc.disable()
@@ -315,7 +319,8 @@ def collector_paused() -> Iterator[None]:
         yield
     finally:
         if running:
-            if not gc.get_freeze_count():  # freezing and unfreezing move every object, and look at none
+            # Freezing and unfreezing move every object, and look at none. What others have frozen stays so.
+            if gc.get_count()[0] > _MUCH_MADE and not gc.get_freeze_count():
                 gc.freeze()
                 gc.unfreeze()
             gc.enable()
