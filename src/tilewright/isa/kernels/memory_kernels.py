@@ -210,12 +210,13 @@ def copy_run(target: Any, source: Any, length: Any) -> None:
 
 
 @inner(forceinline=True)
-def _move_run(access: Any, m: Any, thread: Any, page: Any, place: Any, own: Any, length: Any, last: Any) -> Any:
-    """Bytes of one page between the store and a thread's registers at ``own``, with their lines; the last of these.
+def _move_run(access: Any, m: Any, thread: Any, page: Any, place: Any, own: Any, count: Any, last: Any) -> Any:
+    """Elements of one page between the store and a thread's registers at ``own``, with their lines; the last of these.
 
     ``place``: their first byte in the page; ``last``: the line that the thread asked for before.
     """
     shift, seen, storing, l1 = access.line_shift, access.seen, access.storing, access.l1
+    length = count * access.element_bytes
     begin, in_l2 = cell(access.phys, page) + place, byte(access.in_l2, page)
     first, final = begin >> shift, (begin + length - 1) >> shift
     lines = final + 1 - first - (first == last)
@@ -234,7 +235,7 @@ def _move_run(access: Any, m: Any, thread: Any, page: Any, place: Any, own: Any,
             if not in_l2:
                 _fetch(m, np.int64(line))
     access.lines += lines
-    access.elements += length // access.element_bytes
+    access.elements += count
     if storing:
         copy_run(access.store + begin, own, length)
         put_byte(access.dirty, page, 1)
@@ -255,7 +256,7 @@ def _move_one_by_one(access: Any, m: Any, thread: Any, page: Any, offset: Any, x
             continue
         p = page + cell(pages_of, head + y)
         if cell(access.phys, p) >= 0:
-            last = _move_run(access, m, thread, p, (offset + cell(offsets_of, head + y)) * e, own + u * e, e, last)
+            last = _move_run(access, m, thread, p, (offset + cell(offsets_of, head + y)) * e, own + u * e, 1, last)
 
 
 @inner()
@@ -291,7 +292,7 @@ def move_elements(access: Any) -> None:
             one_run = cell(pages_of, tail) == p - page and cell(offsets_of, tail) - there == count - 1
             if one_run and cell(access.phys, p) >= 0:
                 own = access.registers + thread * access.pitch
-                _move_run(access, m, np.int64(thread), p, (offset + there) * e, own, count * e, np.int64(-1))
+                _move_run(access, m, np.int64(thread), p, (offset + there) * e, own, count, np.int64(-1))
                 continue
         _move_one_by_one(access, m, np.int64(thread), page, offset, x)
 
