@@ -159,7 +159,7 @@ def chip_machine(chip: str) -> tuple[float, MatrixUnitConfig]:
     """GHz, and the matrix unit's machine with the chip's published figures."""
     described = target(chip)
     assert described.matrix is not None
-    unit, counted = described.matrix, described.time["product"]
+    unit, counted = described.matrix, described.time["kernel"]
     ghz, units = counted["ghz"], unit.units
     memory = {each.name: each for each in described.memories}
     hbm = memory["hbm"].bytes_per_second / (ghz * 1e9)

@@ -300,7 +300,7 @@ def _planned_job(asked: _Asked, chip: Target, chips: int, stages: Stages) -> _Jo
 
 def _checked_model(asked: _Asked, chip: Target, chips: int) -> tuple[Model, tuple[Feature, ...], Stacking]:
     topology = Topology.for_target(chip, chips)
-    topology.check_batch(asked.batch)
+    topology.check_batch(asked.batch, "--batch")
     model = load_model(asked.source)
     features = tuple(model.features(asked.scale))
     if {feature.name for feature in features} != set(CATEGORICAL):
