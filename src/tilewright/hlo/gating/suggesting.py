@@ -25,7 +25,7 @@ from tilewright.hlo.reading.mlir_reader import read_stablehlo
 from tilewright.hlo.reporting.types import Suggestion
 from tilewright.hlo.rewrites.inline import Inline
 from tilewright.hlo.rules.catalogue import catalogue, chosen, factor_on
-from tilewright.hlo.semantics.predicting import Origin, number_in, tag
+from tilewright.hlo.semantics.predicting import Origin, numbers_of, tag
 from tilewright.hlo.semantics.runs import count_runs
 from tilewright.hlo.timing.estimate import estimate
 from tilewright.targets import Target
@@ -183,10 +183,7 @@ class _Names:
         self.run_counts, _ = count_runs(program)
 
     def _count(self, op: Node) -> None:
-        place = op.handle.location
-        while hasattr(place, "callee"):  # it came with a call
-            place = place.callee
-        number = number_in(getattr(place, "name_str", ""))
+        number = numbers_of(op)[0]
         if number is not None:
             self.numbers[op] = number
             self.counted[number] += 1

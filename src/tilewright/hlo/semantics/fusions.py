@@ -379,7 +379,8 @@ class Fusions:
         """The operations between a head and the end that it writes."""
         found, open_ = set[str](), [name]
         while open_:
-            behind = {reader.name for reader in self.readers[open_.pop()]} & self.through - {end} - found
+            behind = {reader.name for reader in self.readers[open_.pop()]}
+            behind = {each for each in behind if each in self.through and each != end and each not in found}
             found |= behind
             open_ += behind
         return found
