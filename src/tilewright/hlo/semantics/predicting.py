@@ -8,7 +8,7 @@ have a number behind the name.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -82,8 +82,11 @@ class Origin:
     computation: str = ""
 
 
+_NOTHING = Origin(Operation("", "", ""), "")
+
+
 def tag(module: Any, program: Program) -> list[Origin]:
-    """Number the module's operations in their locations; what stands at each number (:func:`number_in`)."""
+    """Number the module's operations in their locations; what stands at each number (:func:`numbers_of`)."""
     origins: list[Origin] = []
     with module.context:
         for view in module.body.operations:
@@ -111,7 +114,7 @@ def _tag_block(block: Any, program: Program, computation: str, function: str, or
 
 def numbers_of(op: Node) -> list[int | None]:
     """Its number (:func:`tag`), and those of the calls that it came with, innermost first; None for what has none."""
-    place, calls = op.lender.handle.location if op.lender.handle is not None else None, []
+    place, calls = getattr(op.lender.handle, "location", None), []
     while hasattr(place, "callee"):
         calls.append(place.caller)
         place = place.callee
@@ -124,9 +127,9 @@ class _Written:
 
     def __init__(self, old: Program, origins: list[Origin]) -> None:
         self.old, self.origins = old, origins
-        self.blocks: list[tuple[Block, str, str, str]] = []  # its name, its function, and what it was called
+        self.blocks: list[tuple[Block, str, str, list[Operation]]] = []  # its name, function and old parameters
         self.calls: dict[Node, tuple[str, ...]] = {}
-        self.origin: dict[Node, Origin | None] = {}
+        self.known: dict[Node, list[Origin]] = {}  # what an operation was, and the calls that it came with
         self.names: dict[Node | Value, str] = {}
         self.taken: set[tuple[str | int, str]] = set()  # names of a function ("": of computations), and of a line
         self.copies: Counter[tuple[str, str]] = Counter()
@@ -134,61 +137,51 @@ class _Written:
 
     def normalised(self, bodies: Sequence[Block]) -> Normalised:
         """The program of these functions; its text is still the old one, as its lines are."""
-        functions = [body.name for body in bodies]
-        entry = "main" if "main" in functions else functions[0]
+        functions = {body.name for body in bodies}
         for body in bodies:
             self._place(body, body.name, body.name, body.name)
         for still in (True, False):  # what is still the same operation has the first right to the name
-            for block, _, function, before in self.blocks:
-                self._name(block, function, before, still)
+            for block, _, function, parameters in self.blocks:
+                self._name(block, function, parameters, still)
         computations = tuple(
-            Computation(name, tuple(self._operations(block, before, functions)), name == entry)
-            for block, name, _, before in self.blocks
+            Computation(name, tuple(self._operations(block, parameters, functions)), name == self.old.entry.name)
+            for block, name, _, parameters in self.blocks
         )
         return Normalised(replace(self.old, computations=computations), self.came_from)
 
-    def _place(self, block: Block, name: str, function: str, before: str) -> None:
+    def _place(self, block: Block, name: str, function: str, was: str) -> None:
         """Note a block and those in it, outermost first, under the names that they had."""
-        self.blocks.append((block, name, function, before))
+        before = self.old.by_name[was].operations if was in self.old.by_name else ()
+        parameters = [op for op in before if op.opcode == "parameter"]
+        parameters += [Operation(f"%arg{k}", "parameter", "") for k in range(len(parameters), len(block.arguments))]
+        self.blocks.append((block, name, function, parameters))
         if block.changed:
             *inner, last = block.operations
             block.operations = [*in_order(inner), last]
         for op in block.operations:
             numbers = numbers_of(op)
-            number = numbers[0] if numbers else None
-            origin = self.origins[number] if number is not None else None
-            if origin is not None and origin.op.source is None:
-                around = (self.origins[each].op.source for each in numbers[1:] if each is not None)
-                if source := next(filter(None, around), None):
-                    origin = replace(origin, op=replace(origin.op, source=source))
-            self.origin[op] = origin
-            self.calls[op] = ()
-            for number, body in enumerate(op.blocks):
-                if origin is not None and len(origin.op.calls) == len(op.blocks):
-                    was = origin.op.calls[number]
-                else:
-                    was = f"{name}/{op.name}.{region_kind(op.name, number)}"
-                own = self._free("", 0, was)
-                self.calls[op] += (own,)
-                self._place(body, own, function, was)
+            self.known[op] = [_NOTHING if number is None else self.origins[number] for number in numbers]
+            theirs = self.known[op][0].op.calls
+            if len(theirs) != len(op.blocks):
+                theirs = tuple(f"{name}/{op.name}.{region_kind(op.name, k)}" for k in range(len(op.blocks)))
+            self.calls[op] = tuple(self._free("", 0, each) for each in theirs) if op.blocks else ()
+            for body, own, each in zip(op.blocks, self.calls[op], theirs):
+                self._place(body, own, function, each)
 
-    def _name(self, block: Block, function: str, before: str, still: bool) -> None:
-        if still:
-            parameters = _parameters(self.old, before)
-            for number, value in enumerate(block.arguments):
-                wanted = parameters[number].name if number < len(parameters) else f"%arg{number}"
-                self.names[value] = self._free(function, 0, wanted)
+    def _name(self, block: Block, function: str, parameters: Sequence[Operation], still: bool) -> None:
+        for value, parameter in zip(block.arguments, parameters) if still else ():
+            self.names[value] = self._free(function, 0, parameter.name)
         for op in block.operations:
-            origin = self.origin[op]
-            if origin is None or not origin.op.name or (op.handle is None and op.name == "constant"):
+            origin = self.known[op][0]
+            line, same = origin.op.line, origin.op.opcode == _opcode(op)
+            if not origin.op.name or (op.handle is None and op.name == "constant"):
                 line, wanted, same = 0, f"%{op.name}", False  # a return, too, has no name to give
             else:
-                inlined = f"{origin.function}/" if origin.function != function else ""
-                line, wanted, same = origin.op.line, f"{inlined}{origin.op.name}", origin.op.opcode == _opcode(op)
+                wanted = f"{origin.function}/{origin.op.name}" if origin.function != function else origin.op.name
             if op.results and same is still:
-                name = self.names[op] = self._free(function, line, wanted)
-                if origin is not None and same:
-                    self.came_from[line, name] = line, origin.op.name
+                self.names[op] = self._free(function, line, wanted)
+                if same:
+                    self.came_from[line, self.names[op]] = line, origin.op.name
 
     def _free(self, function: str, line: int, name: str) -> str:
         """The name, with a number behind it where the function has it already, or another one for the same line."""
@@ -201,28 +194,30 @@ class _Written:
         self.taken |= {(function, found), *([(line, found)] if line else ())}
         return found
 
-    def _operations(self, block: Block, before: str, functions: Sequence[str]) -> Iterator[Operation]:
-        parameters = _parameters(self.old, before)
-        for number, value in enumerate(block.arguments):
-            old = parameters[number] if number < len(parameters) else Operation("", "parameter", "")
-            yield replace(old, name=self.names[value], shape=_shape(value))
+    def _operations(
+        self, block: Block, parameters: Sequence[Operation], functions: Collection[str]
+    ) -> Iterator[Operation]:
+        for value, parameter in zip(block.arguments, parameters):
+            yield replace(parameter, name=self.names[value], shape=_shape(value))
         for op in block.operations:
-            origin, opcode, calls = self.origin[op], _opcode(op), self.calls[op]
+            known, opcode, calls = self.known[op], _opcode(op), self.calls[op]
+            before = known[0].op
             if opcode == "call":
-                callee = str(op.handle.attributes["callee"]).strip("@")
-                calls = (functions[functions.index(callee)],)
-            if origin is not None and op.handle is not None:
-                attributes = origin.op.attributes
-            else:
-                attributes = _attributes(op) if op.handle is None else attributes_of(opcode, str(op.handle))
-            told = (origin.op.op_name, origin.op.source) if origin is not None else ("", None)
-            operands = tuple([self._operand(value) for value in op.operands])
-            shapes = tuple([_shape(value) for value in op.operands])
-            shape = xla_tuple(tuple([_shape(value) for value in op.results]))
-            line = origin.op.line if origin is not None else 0
+                callee = ir.FlatSymbolRefAttr(op.handle.attributes["callee"]).value
+                calls = (callee,) if callee in functions else ()
+            attributes = before.attributes if before.opcode else attributes_of(opcode, str(op.handle))
             yield Operation(
-                *(self.names.get(op, ""), opcode, shape, operands, shapes, attributes),
-                *(*told, calls, line, opcode == "return"),
+                self.names.get(op, ""),
+                opcode,
+                xla_tuple(tuple([_shape(value) for value in op.results])),
+                tuple([self._operand(value) for value in op.operands]),
+                tuple([_shape(value) for value in op.operands]),
+                attributes if op.handle is not None else _attributes(op),
+                before.op_name,
+                next((each.op.source for each in known if each.op.source), None),
+                calls,
+                before.line,
+                root=opcode == "return",
             )
 
     def _operand(self, value: Value) -> str:
@@ -232,14 +227,9 @@ class _Written:
         return self.names[op] if len(op.results) == 1 else f"{self.names[op]}#{value.index}"
 
 
-def _parameters(program: Program, computation: str) -> list[Operation]:
-    before = program.by_name.get(computation)
-    return [op for op in before.operations if op.opcode == "parameter"] if before else []
-
-
 def _opcode(op: Node) -> str:
     """The operation's name without any dialect's, as programs have it."""
-    return op.name.removeprefix("chlo.").removeprefix("func.")
+    return op.name.removeprefix("chlo.").removeprefix("func.").removeprefix("mhlo.")
 
 
 def _shape(value: Value) -> str:
