@@ -610,20 +610,14 @@ def _widened_first(operations: list[Operation]) -> list[Operation]:
     readers = Computation("", tuple(operations)).readers
     swapped: dict[str, Operation] = {}
     for op in operations:
-        after = readers[op.name]
-        if op.opcode == "reshape" and len(after) == 1 and after[0].opcode == "convert" and op.operand_shapes:
-            kind = after[0].shape.partition("[")[0]
-            wide = f"{kind}[{op.operand_shapes[0].partition('[')[2]}"
+        first, *more = readers[op.name] or [op]
+        if op.opcode == "reshape" and first.opcode == "convert" and not more and op.operand_shapes:
+            wide = f"{first.shape.partition('[')[0]}[{op.operand_shapes[0].partition('[')[2]}"
             swapped[op.name] = replace(
-                after[0], name=op.name, line=op.line, shape=wide, operands=op.operands, operand_shapes=op.operand_shapes
+                first, name=op.name, line=op.line, shape=wide, operands=op.operands, operand_shapes=op.operand_shapes
             )
-            swapped[after[0].name] = replace(
-                op,
-                name=after[0].name,
-                line=after[0].line,
-                shape=after[0].shape,
-                operands=(op.name,),
-                operand_shapes=(wide,),
+            swapped[first.name] = replace(
+                op, name=first.name, line=first.line, shape=first.shape, operands=(op.name,), operand_shapes=(wide,)
             )
     return [swapped.get(op.name, op) for op in operations]
 

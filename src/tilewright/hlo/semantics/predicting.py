@@ -114,7 +114,8 @@ def _tag_block(block: Any, program: Program, computation: str, function: str, or
 
 def numbers_of(op: Node) -> list[int | None]:
     """Its number (:func:`tag`), and those of the calls that it came with, innermost first; None for what has none."""
-    place, calls = getattr(op.lender.handle, "location", None), []
+    calls: list[Any] = []
+    place: Any = getattr(op.lender.handle, "location", None)
     while hasattr(place, "callee"):
         calls.append(place.caller)
         place = place.callee
