@@ -46,6 +46,9 @@ def test_names_and_lines_are_those_of_the_program(written):
     assert all(op.name in known or op.name.rpartition(".")[0] in known for op in operations)
     assert len({op.name for op in operations}) == len(operations)
     assert any(op.name.startswith("_var/") for op in operations)
+    text = program.text.splitlines()
+    assert program.text == written.text
+    assert all(f"%{op.name.rpartition('%')[2].split('.')[0]} = " in text[op.line - 1] for op in operations if op.line)
     defined = {op.name for op in program.entry.operations}
     assert all(name in defined for op in operations for name in op.operands)
 
@@ -73,6 +76,48 @@ def test_a_text_that_the_bindings_refuse_stays_as_it_is(tmp_path):
     file = tmp_path / "old.mlir"
     file.write_text(text)
     assert b"%0" in completed("report", file, "-t", "tpu-v5e").stdout
+
+
+CALLED = """module {
+  func.func public @main(%x: tensor<4x8xf32>) -> tensor<4x8xf32> {
+    CALLS
+    return %CALLED : tensor<4x8xf32>
+  }
+  func.func private @layer(%y: tensor<4x8xf32>) -> tensor<4x8xf32> {
+    %n = stablehlo.constant dense<3> : tensor<i32>
+    %z = stablehlo.constant dense<0> : tensor<i32>
+    %0:2 = stablehlo.while(%i = %z, %a = %y) : tensor<i32>, tensor<4x8xf32>
+    cond {
+      %c = stablehlo.compare LT, %i, %n, SIGNED : (tensor<i32>, tensor<i32>) -> tensor<i1>
+      stablehlo.return %c : tensor<i1>
+    } do {
+      %one = stablehlo.constant dense<1> : tensor<i32>
+      %next = stablehlo.add %i, %one : tensor<i32>
+      %s = stablehlo.sine %a : tensor<4x8xf32>
+      stablehlo.return %next, %s : tensor<i32>, tensor<4x8xf32>
+    }
+    return %0#1 : tensor<4x8xf32>
+  }
+}"""
+
+
+def test_copies_of_what_is_called_have_names_of_their_own():
+    calls = [f"%{k} = call @layer(%{k - 1 if k else 'x'}) : (tensor<4x8xf32>) -> tensor<4x8xf32>" for k in range(3)]
+    written = load(CALLED.replace("CALLS", "\n    ".join(calls)).replace("CALLED", "2"))
+    program = in_normal_form(written).program
+    bodies = [c.name for c in program.computations if c.name.endswith(".body")]
+    assert bodies == ["layer/%0.body", "layer/%0.2.body", "layer/%0.3.body"]
+    loops = [op for op in program.entry.operations if op.opcode == "while"]
+    assert [op.name for op in loops] == ["layer/%0", "layer/%0.2", "layer/%0.3"]
+    assert [op.calls[1] for op in loops] == bodies
+    assert [op.operands[1] for op in loops] == ["%x", "layer/%0#1", "layer/%0.2#1"]
+    assert {op.line for op in loops} == {written.by_name["layer"].operations[3].line}
+    sines = [(op.line, op.name) for c in program.computations for op in c.operations if op.opcode == "sine"]
+    assert len(set(sines)) == 3
+    times = in_normal_form(written).times_of(
+        {next(iter({(op.line, op.name) for _, op in written.operations() if op.opcode == "sine"})): (6.0, "hbm")}
+    )
+    assert times == dict.fromkeys(sines, (2.0, "hbm"))
 
 
 def test_loops_keep_their_names():

@@ -56,7 +56,7 @@ def inlined(
                 operations.append(Operation(name, "get-tuple-element", shape, (whole,), line=op.line))
         if op.opcode != "call" or len(op.calls) != 1 or depth == DEEPEST or seen[0] > _MOST_OPERATIONS:
             same = not prefix and operands == op.operands
-            operations.append(op if same else replace(op, name=prefix + op.name, operands=operands))
+            operations.append(op if same else op.reading(operands, prefix + op.name))
             continue
         body = inlined(program, program.by_name[op.calls[0]], f"{prefix}{op.name}/", depth + 1, seen)
         elements.update(inner.name for inner in body if "#" in inner.name)
@@ -66,7 +66,7 @@ def inlined(
             if inner.opcode == "return":
                 rename(op, wanted)
             elif inner.opcode != "parameter":
-                operations.append(replace(inner, operands=wanted, source=inner.source or op.source))
+                operations.append(inner.reading(wanted, source=inner.source or op.source))
     return operations
 
 

@@ -112,9 +112,9 @@ def _depth_exceeded(text: str, pair: str) -> int:
 
     depth = least = 0
     for start in range(0, len(text), _PIECE):
-        raw = np.frombuffer(text[start : start + _PIECE].encode("utf-32-le", "replace"), np.uint32)
-        steps = (raw == ord(pair[0])).astype(np.int32) - (raw == ord(pair[1]))
-        depths = depth + np.cumsum(steps)
+        raw = np.frombuffer(text[start : start + _PIECE].encode("latin-1", "replace"), np.uint8)  # one byte for each
+        steps = (raw == ord(pair[0])).astype(np.int8) - (raw == ord(pair[1])).astype(np.int8)
+        depths = depth + np.cumsum(steps, dtype=np.int32)
         fewest = np.minimum(np.minimum.accumulate(depths), least)
         deep = depths - fewest > _DEEPEST
         if deep.any():

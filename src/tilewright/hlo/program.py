@@ -132,6 +132,16 @@ class Operation:
     line: int = 0
     root: bool = False
 
+    def reading(self, operands: tuple[str, ...], name: str = "", source: Source | None = None) -> Operation:
+        """The same of other operands, under another name and of another line if they are given.
+
+        (``replace`` takes five times as long.)
+        """
+        return Operation(
+            *(name or self.name, self.opcode, self.shape, operands, self.operand_shapes, self.attributes),
+            *(self.op_name, source or self.source, self.calls, self.line, self.root),
+        )
+
     @property
     def parameter_number(self) -> int | None:
         """Which parameter of its computation this is, where the text says so (HLO does), else None."""

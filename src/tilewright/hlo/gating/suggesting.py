@@ -25,7 +25,7 @@ from tilewright.hlo.reading.mlir_reader import read_stablehlo
 from tilewright.hlo.reporting.types import Suggestion
 from tilewright.hlo.rewrites.inline import Inline
 from tilewright.hlo.rules.catalogue import catalogue, chosen, factor_on
-from tilewright.hlo.semantics.predicting import Origin, number_in, tag
+from tilewright.hlo.semantics.predicting import Origin, numbers_of, tag
 from tilewright.hlo.semantics.runs import count_runs
 from tilewright.hlo.timing.estimate import estimate
 from tilewright.targets import Target
@@ -170,50 +170,33 @@ class _Names:
     def __init__(self, program: Program, chip: Target) -> None:
         self.program, self.normalised = program, chip.compiler_normalizes
         self.module = parse_module(program.text)
-        self.origins = tag(self.module, program)
+        origins, self.copies = tag(self.module, program), Counter[int]()
         Inline().apply_module(self.module)
         self.bodies: list[Block] = read_functions(self.module)
-        self.numbers: dict[Node, int] = {}
-        self.copies: dict[Node, int] = {}
-        self.counted: Counter[int] = Counter()
-        for body in self.bodies:
-            for block in walk(body):
-                for op in block.operations:
-                    self._count(op)
+        self.known: dict[Node, tuple[Origin, int, int]] = {}  # what it was, the number of that, and which copy it is
+        for op in (op for body in self.bodies for block in walk(body) for op in block.operations):
+            if (number := numbers_of(op)[0]) is not None:
+                self.copies[number] += 1
+                self.known[op] = origins[number], number, self.copies[number]
         self.run_counts, _ = count_runs(program)
-
-    def _count(self, op: Node) -> None:
-        place = op.handle.location
-        while hasattr(place, "callee"):  # it came with a call
-            place = place.callee
-        number = number_in(getattr(place, "name_str", ""))
-        if number is not None:
-            self.numbers[op] = number
-            self.counted[number] += 1
-            self.copies[op] = self.counted[number]
-
-    def _origin(self, op: Node) -> Origin | None:
-        number = self.numbers.get(op)
-        return self.origins[number] if number is not None else None
 
     def of(self, op: Node) -> str:
         """Its name; one that came with a call has its function's before it, where reports inline, and its number."""
-        origin = self._origin(op)
+        origin, _, copy = self.known.get(op, (None, 0, 0))
         if origin is None or not origin.op.name:
             return ""
         if not self.normalised or origin.function == self.program.entry.name:
             return origin.op.name
-        copy = self.copies[op]
         return f"{origin.function}/{origin.op.name}" + (f".{copy}" if copy > 1 else "")
 
     def path(self, op: Node) -> str:
         """The computations from the entry to it, "" where reports inline the function it was in."""
-        origin = self._origin(op)
+        origin, _, _ = self.known.get(op, (None, 0, 0))
         if origin is None or (self.normalised and origin.function != self.program.entry.name):
             return ""
         return self.program.path(origin.computation)
 
     def runs(self, op: Node) -> float:
         """How often it runs in one run of the program, shared among the copies of it."""
-        origin = self._origin(op)
-        return self.run_counts[origin.computation].count / self.counted[self.numbers[op]] if origin is not None else 1.0
+        origin, number, _ = self.known.get(op, (None, 0, 0))
+        return self.run_counts[origin.computation].count / self.copies[number] if origin is not None else 1.0

@@ -323,6 +323,13 @@ _CONTAINERS = frozenset({"func", "module", "builtin.module"})
 _NAMED = _CONTAINERS | {"call"}
 _DEEPEST = 100
 
+
+def region_kind(opcode: str, number: int) -> str:
+    """What the region of this number in an operation is called: ``body`` for the second of a ``while``."""
+    kinds = _REGIONS.get(opcode, ())
+    return kinds[number] if number < len(kinds) else f"region{number}"
+
+
 _Scope = dict[str, tuple[str, ...]]
 
 
@@ -512,9 +519,8 @@ class _Reader(Scanner):
         if head.opcode == "func":
             name = head.symbol or f"function{len(self.computations)}"
         else:
-            kinds = _REGIONS.get(head.opcode, ())
-            kind = kinds[number] if number < len(kinds) else f"region{number}"
-            name = f"{owner}/{(head.names[0].split(':')[0] if head.names else head.opcode)}.{kind}"
+            named = head.names[0].split(":")[0] if head.names else head.opcode
+            name = f"{owner}/{named}.{region_kind(head.opcode, number)}"
         if name in self.names:
             if head.opcode == "func":
                 raise self.fail(f"function @{name} is defined twice", start)

@@ -99,8 +99,7 @@ class CommonSubexpressions(Rewrite):
         seen: dict[Hashable, Node] = {}
         kept: list[Node] = []
         for op in block.operations:
-            key = _key(op)
-            first = seen.setdefault(key, op) if key is not None else op
+            first = seen.setdefault((operation_key(op), *map(id, op.operands)), op) if _may_be_merged(op) else op
             if first is op:
                 kept.append(op)
             else:
@@ -112,21 +111,18 @@ class CommonSubexpressions(Rewrite):
         return count
 
 
-def _key(op: Node) -> Hashable | None:
-    """Equal for operations that surely compute the same; None for those that are never merged."""
-    if op.name not in PURE or len(op.results) != 1 or not op.plain:
-        return None
-    if op.name == "reduce" and "monoid" not in op.attributes:
-        return None
-    return operation_key(op), tuple(map(id, op.operands))
+def _may_be_merged(op: Node) -> bool:
+    """Whether what an operation does is known from its name and attributes."""
+    plain = op.plain and op.name in PURE and len(op.results) == 1
+    return plain and (op.name != "reduce" or "monoid" in op.attributes)
 
 
 def operation_key(op: Node) -> tuple[Hashable, ...]:
     """Equal for operations that surely do the same to equal operands, their results' types included."""
     if op.said is None:
         own = tuple((k, v.key if k == "literal" else v) for k, v in sorted(op.attributes.items()))
-        op.said = op.name, own, _lent(op)
-    return op.said, *[(v.shape, v.dtype) for v in op.results]
+        op.said = op.name, own, _lent(op), *[(v.shape, v.dtype) for v in op.results]
+    return op.said
 
 
 def _lent(op: Node) -> str:

@@ -29,10 +29,12 @@ class ReshapeOfDynamicSlice(LocalRewrite):
     nothing (StableHLO clamps it to 0).
     """
 
+    roots: ClassVar[frozenset[str]] = frozenset({"dynamic_slice", "dynamic_update_slice"})
+    takes: ClassVar[frozenset[str]] = frozenset({"reshape"})
     summary: ClassVar[str] = "slice and update the rows of a stack before a reshape that leaves the rows' number alone"
 
     def rewrite(self, op: Node, make: Maker) -> Value | None:
-        if op.name not in ("dynamic_slice", "dynamic_update_slice") or not is_static(op.result):
+        if not is_static(op.result):
             return None
         reshape = made_by(op.operands[0], "reshape")
         if reshape is None or op.result.shape == () or reshape.operands[0].shape == ():
@@ -225,6 +227,8 @@ def _reshape_users(value: Value, shape: Shape, block: Block, index: int, like: N
     """Change the shape of ``value``; its users get a reshape of it instead, made at ``index`` of ``block``."""
     old, users = value.shape, list(value.users)
     value.shape = shape
+    if value.operation is not None:
+        value.operation.said = None
     block.changed = True
     if not users or old is None:
         return

@@ -8,7 +8,7 @@ from typing import ClassVar
 from tilewright.hlo.graphs.dims import plan_broadcast
 from tilewright.hlo.graphs.graph import Node, Value
 from tilewright.hlo.rewriting.base import LocalRewrite
-from tilewright.hlo.rewriting.maker import Maker, is_elementwise, is_static, made_by
+from tilewright.hlo.rewriting.maker import ELEMENTWISE, Maker, is_elementwise, is_static, made_by
 from tilewright.hlo.rewriting.sinking import Move, Sinking, broadcast_source, reshaped_broadcast
 
 
@@ -21,6 +21,8 @@ class TransposeOfElementwise(LocalRewrite):
     Left alone: trees with another leaf of the transposed shape.
     """
 
+    roots: ClassVar[frozenset[str]] = ELEMENTWISE | {"bitcast_convert"}
+    takes: ClassVar[frozenset[str]] = frozenset({"transpose"})
     summary: ClassVar[str] = (
         "sink a transpose below elementwise operations, so that reshapes behind it meet their users"
     )
@@ -52,6 +54,8 @@ class ReshapeOfElementwise(LocalRewrite):
     goes on. Left alone: trees with another leaf of the reshaped shape.
     """
 
+    roots: ClassVar[frozenset[str]] = ELEMENTWISE | {"bitcast_convert"}
+    takes: ClassVar[frozenset[str]] = frozenset({"reshape"})
     summary: ClassVar[str] = "sink a reshape below elementwise operations, re-expressing broadcasts as small ones"
 
     def rewrite(self, op: Node, make: Maker) -> Value | None:

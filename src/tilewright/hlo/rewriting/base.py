@@ -75,10 +75,12 @@ class Rewrite(Step):
 class LocalRewrite(Rewrite):
     """A rewrite that looks at one operation at a time and may give new values for its results.
 
-    ``roots`` names the operations it looks at, so that a sweep passes by all others; empty for all.
+    ``roots`` names the operations it looks at, so that a sweep passes by all others; empty for all. ``takes`` names
+    those of which one must make an operand; empty where it matters not.
     """
 
     roots: ClassVar[frozenset[str]] = frozenset()
+    takes: ClassVar[frozenset[str]] = frozenset()
 
     def rewrite(self, op: Node, make: Maker) -> Value | None:
         """The value to use instead of the only result of ``op``, or None to leave it."""
@@ -91,21 +93,24 @@ class LocalRewrite(Rewrite):
 
     def apply(self, block: Block) -> int:
         """One sweep in order, new operations taking the place of the one they replace."""
-        count = 0
-        make = Maker(block)
+        make, roots, takes = Maker(block), self.roots, self.takes
         old, block.operations = block.operations, []
-        for op in old:
-            values = None
-            if not self.roots or op.name in self.roots:
-                make.like = op
-                values = self.rewrite_all(op, make)
-            if values is None:
-                block.operations.append(op)
+        placed: dict[Node, list[Node]] = {}
+        count = 0
+        for op in [op for op in old if op.name in roots] if roots else old:
+            if takes and not any(v.operation is not None and v.operation.name in takes for v in op.operands):
                 continue
-            for result, value in zip(op.results, values):
-                replace_value(result, value)
-            op.drop()
-            count += 1
+            make.like = op
+            values = self.rewrite_all(op, make)
+            if values is not None:
+                for result, value in zip(op.results, values):
+                    replace_value(result, value)
+                op.drop()
+                count += 1
+            if values is not None or block.operations:
+                placed[op] = [*block.operations, *([] if values is not None else [op])]
+                block.operations.clear()
+        block.operations = [each for op in old for each in placed.get(op, (op,))] if placed else old
         block.changed |= count > 0
         return count
 

@@ -269,15 +269,15 @@ class Fusions:
         heads: dict[str, frozenset[str]] = {}
         for op in reversed(self.operations):
             wanted = [
-                heads.get(reader.name, frozenset()) if reader.name in self.through else {reader.name}
+                heads.get(reader.name, frozenset()) if reader.name in self.through else frozenset({reader.name})
                 for reader in self.readers[op.name]
             ]
-            heads[op.name] = frozenset(list(frozenset().union(*wanted))[:_MANY])
+            heads[op.name] = frozenset(list(found)[:_MANY]) if len(found := _union(wanted)) > _MANY else found
         made_of: dict[str, frozenset[str]] = {}
         for op in self.operations:
             name = op.name
             if name in self.through and self.kind[name] not in _FREE:
-                sources = frozenset().union(*(made_of.get(operand, frozenset()) for operand in op.operands))
+                sources = _union([made_of.get(operand, frozenset()) for operand in op.operands])
                 cost = sum(
                     min(self.bytes.get(source.partition("#")[0], 0), self._whole(op, source)) for source in sources
                 )
@@ -291,7 +291,7 @@ class Fusions:
                 made_of[name] = (
                     frozenset()
                     if self.kind[name] in _FREE and not op.operands
-                    else frozenset().union(*(made_of.get(operand, frozenset({operand})) for operand in op.operands))
+                    else _union([made_of.get(operand, frozenset({operand})) for operand in op.operands])
                 )
 
     def _whole(self, op: Operation, source: str) -> int:
@@ -379,7 +379,8 @@ class Fusions:
         """The operations between a head and the end that it writes."""
         found, open_ = set[str](), [name]
         while open_:
-            behind = {reader.name for reader in self.readers[open_.pop()]} & self.through - {end} - found
+            behind = {reader.name for reader in self.readers[open_.pop()]}
+            behind = {each for each in behind if each in self.through and each != end and each not in found}
             found |= behind
             open_ += behind
         return found
@@ -509,6 +510,11 @@ def _dims(shape: str) -> list[int]:
     return [int(size) for size in re.findall(r"\d+", shape.partition("]")[0].partition("[")[2])]
 
 
+def _union(names: Sequence[frozenset[str]]) -> frozenset[str]:
+    """All the names; most values have one reader, or one operand, and its set is theirs."""
+    return names[0] if len(names) == 1 else frozenset().union(*names)
+
+
 def is_turned(op: Operation) -> bool:
     """Whether a product by groups sums over the last dim of its weights: they are copied into another order first."""
     return op.integers("rhs_contracting_dims") == (2,)
@@ -523,11 +529,12 @@ def _marked(op: Operation) -> Operation:
 
 def _as_sum(op: Operation) -> Sequence[Operation]:
     """A product without free dims, of two arrays of one form, as the multiplication and the reduction that it is."""
+    if plain_opcode(op.opcode) not in DOTS:
+        return [op]
     over, shapes = op.integers("lhs_contracting_dims"), op.operand_shapes[:2]
     same = op.integers("lhs_batch_dims"), over
     if (
-        plain_opcode(op.opcode) not in DOTS
-        or not over
+        not over
         or same != (op.integers("rhs_batch_dims"), op.integers("rhs_contracting_dims"))
         or len({shape.partition("[")[2] for shape in shapes}) != 1
         or shapes[0].count(",") + 1 != len(same[0]) + len(over)
@@ -544,7 +551,7 @@ def _renamed(operations: Sequence[Operation], same: Callable[[Operation], str]) 
     names, found = dict[str, str](), list[Operation]()
     for op in operations:
         if any(name in names for name in op.operands):
-            op = replace(op, operands=tuple(names.get(name, name) for name in op.operands))
+            op = op.reading(tuple([names.get(name, name) for name in op.operands]))
         if known := same(op):
             names[op.name] = known
         else:
@@ -604,20 +611,14 @@ def _widened_first(operations: list[Operation]) -> list[Operation]:
     readers = Computation("", tuple(operations)).readers
     swapped: dict[str, Operation] = {}
     for op in operations:
-        after = readers[op.name]
-        if op.opcode == "reshape" and len(after) == 1 and after[0].opcode == "convert" and op.operand_shapes:
-            kind = after[0].shape.partition("[")[0]
-            wide = f"{kind}[{op.operand_shapes[0].partition('[')[2]}"
+        first, *more = readers[op.name] or [op]
+        if op.opcode == "reshape" and first.opcode == "convert" and not more and op.operand_shapes:
+            wide = f"{first.shape.partition('[')[0]}[{op.operand_shapes[0].partition('[')[2]}"
             swapped[op.name] = replace(
-                after[0], name=op.name, line=op.line, shape=wide, operands=op.operands, operand_shapes=op.operand_shapes
+                first, name=op.name, line=op.line, shape=wide, operands=op.operands, operand_shapes=op.operand_shapes
             )
-            swapped[after[0].name] = replace(
-                op,
-                name=after[0].name,
-                line=after[0].line,
-                shape=after[0].shape,
-                operands=(op.name,),
-                operand_shapes=(wide,),
+            swapped[first.name] = replace(
+                op, name=first.name, line=first.line, shape=first.shape, operands=(op.name,), operand_shapes=(wide,)
             )
     return [swapped.get(op.name, op) for op in operations]
 

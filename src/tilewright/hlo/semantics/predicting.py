@@ -8,16 +8,17 @@ have a number behind the name.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewright.hlo.cost import plain_opcode
-from tilewright.hlo.graphs.mlir import read_functions, write_functions
-from tilewright.hlo.ir import ir, parse_module, print_module
+from tilewright.hlo.graphs.graph import Block, Node, Value, in_order
+from tilewright.hlo.graphs.mlir import read_functions
+from tilewright.hlo.ir import ir, parse_module
 from tilewright.hlo.opcodes import ELEMENTWISE, PRODUCTS
-from tilewright.hlo.program import Computation, Operation, Program, Source
-from tilewright.hlo.reading.mlir_reader import read_stablehlo
+from tilewright.hlo.program import Computation, Operation, Program
+from tilewright.hlo.reading.mlir_reader import attributes_of, region_kind, xla_shape, xla_tuple
 from tilewright.hlo.rewrites.inline import Inline
 from tilewright.hlo.rewrites.pipeline import NEWEST, normal_form
 
@@ -67,9 +68,7 @@ def in_normal_form(program: Program) -> Normalised:
         bodies = read_functions(module)
         if not normal_form(bodies) and not inlined:
             return Normalised(program)
-        write_functions(module, bodies)
-        text = print_module(module, locations=True)
-        return _Names(program, origins).given_back(read_stablehlo(text))
+        return _Written(program, origins).normalised(bodies)
     except Exception:  # the bindings' own, too: a report on the program as written is better than none
         return Normalised(program, version=0)
 
@@ -83,8 +82,11 @@ class Origin:
     computation: str = ""
 
 
+_NOTHING = Origin(Operation("", "", ""), "")
+
+
 def tag(module: Any, program: Program) -> list[Origin]:
-    """Number the module's operations in their locations; what stands at each number (:func:`number_in`)."""
+    """Number the module's operations in their locations; what stands at each number (:func:`numbers_of`)."""
     origins: list[Origin] = []
     with module.context:
         for view in module.body.operations:
@@ -110,97 +112,146 @@ def _tag_block(block: Any, program: Program, computation: str, function: str, or
                 _tag_block(region.blocks[0], program, name, function, origins)
 
 
-def number_in(name: str) -> int | None:
-    """The number in a location's name, None where there is none."""
-    number = name.removeprefix(_TAG)
-    return int(number) if number != name and number.isdecimal() else None
+def numbers_of(op: Node) -> list[int | None]:
+    """Its number (:func:`tag`), and those of the calls that it came with, innermost first; None for what has none."""
+    calls: list[Any] = []
+    place: Any = getattr(op.lender.handle, "location", None)
+    while hasattr(place, "callee"):
+        calls.append(place.caller)
+        place = place.callee
+    names = [getattr(each, "name_str", "") for each in (place, *reversed(calls))]
+    return [int(name.removeprefix(_TAG)) if name.startswith(_TAG) else None for name in names]
 
 
-class _Names:
-    """Gives operations their old names back."""
+class _Written:
+    """Writes blocks as computations: what is still an operation of the program has its name, line and attributes."""
 
     def __init__(self, old: Program, origins: list[Origin]) -> None:
         self.old, self.origins = old, origins
-        self.taken: dict[str, set[str]] = defaultdict(set)
-        self.names: dict[str, dict[str, str]] = defaultdict(dict)
-        self.computations: dict[str, str] = {}
+        self.blocks: list[tuple[Block, str, str, list[Operation]]] = []  # its name, function and old parameters
+        self.calls: dict[Node, tuple[str, ...]] = {}
+        self.known: dict[Node, list[Origin]] = {}  # what an operation was, and the calls that it came with
+        self.names: dict[Node | Value, str] = {}
+        self.taken: set[tuple[str | int, str]] = set()  # names of a function ("": of computations), and of a line
+        self.copies: Counter[tuple[str, str]] = Counter()
         self.came_from: dict[Key, Key] = {}
 
-    def given_back(self, new: Program) -> Normalised:
-        """The program under the old names; its text is the new one."""
-        self.computations = {c.name: c.name for c in new.computations}
-        for computation in new.computations:  # callers stand before the bodies of their regions
-            for op in computation.operations:
-                self._rename_bodies(op)
+    def normalised(self, bodies: Sequence[Block]) -> Normalised:
+        """The program of these functions; its text is still the old one, as its lines are."""
+        functions = {body.name for body in bodies}
+        for body in bodies:
+            self._place(body, body.name, body.name, body.name)
         for still in (True, False):  # what is still the same operation has the first right to the name
-            for computation in new.computations:
-                self._name(computation, still)
+            for block, _, function, parameters in self.blocks:
+                self._name(block, function, parameters, still)
         computations = tuple(
-            Computation(self.computations[c.name], tuple(self._renamed(c)), c.entry) for c in new.computations
+            Computation(name, tuple(self._operations(block, parameters, functions)), name == self.old.entry.name)
+            for block, name, _, parameters in self.blocks
         )
-        program = replace(self.old, text=new.text, computations=computations, attributes=new.attributes)
-        return Normalised(program, self.came_from)
+        return Normalised(replace(self.old, computations=computations), self.came_from)
 
-    def _origin(self, op: Operation) -> Origin | None:
-        number = number_in(op.op_name)
-        return self.origins[number] if number is not None else None
+    def _place(self, block: Block, name: str, function: str, was: str) -> None:
+        """Note a block and those in it, outermost first, under the names that they had."""
+        before = self.old.by_name[was].operations if was in self.old.by_name else ()
+        parameters = [op for op in before if op.opcode == "parameter"]
+        parameters += [Operation(f"%arg{k}", "parameter", "") for k in range(len(parameters), len(block.arguments))]
+        self.blocks.append((block, name, function, parameters))
+        if block.changed:
+            *inner, last = block.operations
+            block.operations = [*in_order(inner), last]
+        for op in block.operations:
+            numbers = numbers_of(op)
+            self.known[op] = [_NOTHING if number is None else self.origins[number] for number in numbers]
+            theirs = self.known[op][0].op.calls
+            if len(theirs) != len(op.blocks):
+                theirs = tuple(f"{name}/{op.name}.{region_kind(op.name, k)}" for k in range(len(op.blocks)))
+            self.calls[op] = tuple(self._free("", 0, each) for each in theirs) if op.blocks else ()
+            for body, own, each in zip(op.blocks, self.calls[op], theirs):
+                self._place(body, own, function, each)
 
-    def _rename_bodies(self, op: Operation) -> None:
-        """A loop's bodies are called what they were called."""
-        origin = self._origin(op)
-        if origin is None or len(origin.op.calls) != len(op.calls):
-            return
-        used = set(self.computations.values())
-        for mine, theirs in zip(op.calls, origin.op.calls):
-            if "/" in mine and (theirs not in used or theirs == mine):
-                self.computations[mine] = theirs
-                used.add(theirs)
-
-    def _name(self, computation: Computation, still: bool) -> None:
-        function = computation.name.partition("/")[0]
-        before = self.old.by_name.get(self.computations[computation.name])
-        parameters = iter([op for op in before.operations if op.opcode == "parameter"] if before else ())
-        for op in computation.operations:
-            origin = self._origin(op)
-            if op.opcode == "parameter":
-                wanted, same = next(parameters, op).name, True
-            elif origin is None or not origin.op.name:  # it may come from a return, which has none
-                wanted, same = op.name, False
+    def _name(self, block: Block, function: str, parameters: Sequence[Operation], still: bool) -> None:
+        for value, parameter in zip(block.arguments, parameters) if still else ():
+            self.names[value] = self._free(function, 0, parameter.name)
+        for op in block.operations:
+            origin = self.known[op][0]
+            line, same = origin.op.line, origin.op.opcode == _opcode(op)
+            if not origin.op.name or (op.handle is None and op.name == "constant"):
+                line, wanted, same = 0, f"%{op.name}", False  # a return, too, has no name to give
             else:
-                inlined = f"{origin.function}/" if origin.function != function else ""
-                wanted, same = f"{inlined}{origin.op.name}", origin.op.opcode == op.opcode
-            if op.name and same is still:
-                name = self.names[function][op.name] = self._free(function, wanted)
-                if origin is not None and same:
-                    self.came_from[op.line, name] = origin.op.line, origin.op.name
+                wanted = f"{origin.function}/{origin.op.name}" if origin.function != function else origin.op.name
+            if op.results and same is still:
+                self.names[op] = self._free(function, line, wanted)
+                if same:
+                    self.came_from[line, self.names[op]] = line, origin.op.name
 
-    def _free(self, function: str, name: str) -> str:
-        """The name, with a number behind it where the function has it already."""
-        found, number = name, 1
-        while found in self.taken[function]:
+    def _free(self, function: str, line: int, name: str) -> str:
+        """The name, with a number behind it where the function has it already, or another one for the same line."""
+        head, dot, kind = (name, "", "") if function else name.rpartition(".")
+        found, number = name, max(1, self.copies[function, name])
+        while (function, found) in self.taken or (line, found) in self.taken:
             number += 1
-            found = f"{name}.{number}"
-        self.taken[function].add(found)
+            found = f"{head}.{number}{dot}{kind}"
+        self.copies[function, name] = number
+        self.taken |= {(function, found), *([(line, found)] if line else ())}
         return found
 
-    def _renamed(self, computation: Computation) -> Iterator[Operation]:
-        names = self.names[computation.name.partition("/")[0]]
-        for op in computation.operations:
-            origin = self._origin(op)
-            operands = (name.partition("#") for name in op.operands)
-            renamed = tuple([f"{names.get(base, base)}{mark}{index}" for base, mark, index in operands])
-            op_name = op.op_name if origin is None else origin.op.op_name
-            source = op.source if origin is None else origin.op.source or _without_tag(op.source)
-            calls = tuple([self.computations[name] for name in op.calls])
+    def _operations(
+        self, block: Block, parameters: Sequence[Operation], functions: Collection[str]
+    ) -> Iterator[Operation]:
+        for value, parameter in zip(block.arguments, parameters):
+            yield replace(parameter, name=self.names[value], shape=_shape(value))
+        for op in block.operations:
+            known, opcode, calls = self.known[op], _opcode(op), self.calls[op]
+            before = known[0].op
+            if opcode == "call":
+                callee = ir.FlatSymbolRefAttr(op.handle.attributes["callee"]).value
+                calls = (callee,) if callee in functions else ()
+            attributes = before.attributes if before.opcode else attributes_of(opcode, str(op.handle))
             yield Operation(
-                *(names.get(op.name, ""), op.opcode, op.shape, renamed, op.operand_shapes, op.attributes),
-                *(op_name, source, calls, op.line, op.root),
+                self.names.get(op, ""),
+                opcode,
+                xla_tuple(tuple([_shape(value) for value in op.results])),
+                tuple([self._operand(value) for value in op.operands]),
+                tuple([_shape(value) for value in op.operands]),
+                attributes if op.handle is not None else _attributes(op),
+                before.op_name,
+                next((each.op.source for each in known if each.op.source), None),
+                calls,
+                before.line,
+                root=opcode == "return",
             )
 
+    def _operand(self, value: Value) -> str:
+        op = value.operation
+        if op is None:
+            return self.names[value]
+        return self.names[op] if len(op.results) == 1 else f"{self.names[op]}#{value.index}"
 
-def _without_tag(source: Source | None) -> Source | None:
-    """The place without the tag, which stands where a function's name does; None for one in the text itself, ``-``."""
-    return replace(source, function="") if source and source.file != "-" else None
+
+def _opcode(op: Node) -> str:
+    """The operation's name without any dialect's, as programs have it."""
+    return op.name.removeprefix("chlo.").removeprefix("func.").removeprefix("mhlo.")
+
+
+def _shape(value: Value) -> str:
+    if value.shape is None:
+        return xla_shape(str(value.handle.type))
+    return xla_shape(f"tensor<{''.join([f'{size}x' for size in value.shape])}{value.dtype}>")
+
+
+_WITH_DIMS = {"broadcast_in_dim": "dims", "concatenate": "dim", "reduce": "dims", "transpose": "permutation"}
+
+
+def _attributes(op: Node) -> dict[str, str]:
+    """The attributes of an operation that a rewrite made, as they would be read of its text."""
+    own = op.attributes
+    if op.name in _WITH_DIMS:
+        return {"dimensions": "{" + str(own[_WITH_DIMS[op.name]]).strip("(),").replace(" ", "") + "}"}
+    if op.name == "compare":
+        return {"direction": own["direction"]}
+    if op.name == "constant" and op.result.shape == () and "i" in op.result.dtype[:2]:
+        return {"literal": own["literal"].element} if own["literal"].element.strip("-").isdecimal() else {}
+    return {}
 
 
 # What the compiler fuses: an array that only computing operations read, or that they make, is never written out.

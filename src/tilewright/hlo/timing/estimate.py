@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
@@ -13,8 +13,8 @@ from tilewright.errors import TilewrightError, UnsupportedError
 from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.graphs.graph import collector_paused
 from tilewright.hlo.opcodes import DOTS, TAKES_NO_TIME
-from tilewright.hlo.program import Operation, Program
-from tilewright.hlo.semantics.context import Context, movers
+from tilewright.hlo.program import Computation, Operation, Program
+from tilewright.hlo.semantics.context import Context, Moved, movers
 from tilewright.hlo.semantics.fusions import in_other_kernels
 from tilewright.hlo.semantics.partitioning import of_one_device
 from tilewright.hlo.semantics.predicting import Normalised, fused_along, in_normal_form
@@ -113,6 +113,7 @@ def estimate_placed(context: Context, chip: Chip) -> StepTime:
 
 _Times = dict[tuple[int, str], tuple[float, str]]
 """(line of the text, name) of an operation -> the microseconds of all its runs, and what bounds it."""
+_Moves = Sequence[tuple[Computation, Operation, Moved]]
 _HAVE_KERNELS = frozenset({"custom-call", "dynamic-update-slice", "gather", "scatter", "transpose"})
 """Operations that the walk over a StableHLO program gives a kernel wherever they stand."""
 
@@ -160,10 +161,11 @@ def _predict(
     if (normal := _normal(program, machine)).version:
         times = dict(normal.times_of(times))
         context = Context(normal.program, machine, times, _along(normal), dict(assume))
-    _give_to_movers(context, times)
+    moves = tuple(movers(context))
+    _give_to_movers(context, times, moves)
     times.update(dict.fromkeys(in_other_kernels(context) - times.keys(), (0.0, "latency")))
     if normal.version and _only_operation(program) is None:
-        step = _with_lone_kernels(step, context, times, chip)
+        step = _with_lone_kernels(step, moves, times, chip)
     return step, context, normal.version
 
 
@@ -199,12 +201,12 @@ def _times(step: StepTime, program: Program) -> _Times:
     return times
 
 
-def _give_to_movers(context: Context, times: _Times) -> None:
+def _give_to_movers(context: Context, times: _Times, moves: _Moves) -> None:
     """The time of a bitcast goes to the operation beside it that moves instead.
 
     A predicted kernel stands at the transpose; by the predicted layouts its reshape may be what turns the data.
     """
-    found = {(computation.name, op.name): (op, moved) for computation, op, moved in movers(context)}
+    found = {(computation.name, op.name): (op, moved) for computation, op, moved in moves}
     for computation in context.program.computations:
         near: dict[str, list[str]] = defaultdict(list)
         priced = []
@@ -223,10 +225,10 @@ def _give_to_movers(context: Context, times: _Times) -> None:
                     break
 
 
-def _with_lone_kernels(step: StepTime, context: Context, times: _Times, chip: Chip) -> StepTime:
+def _with_lone_kernels(step: StepTime, moves: _Moves, times: _Times, chip: Chip) -> StepTime:
     """The step with a kernel for all that moves, counts and has none: broadcasts, slices and reshapes written out."""
     rows, clock = list(step.rows), step.device_seconds
-    for _, op, moved in movers(context):
+    for _, op, moved in moves:
         key, size = (op.line, op.name), moved.cost.moved_bytes
         if not moved.counted or not size or key in times or moved.name in _HAVE_KERNELS:
             continue

@@ -110,15 +110,16 @@ class Fusing:
         for op in reversed(self.operations):
             if op.name in self.leaving and op.operands and plain_opcode(op.opcode) in WRITES_IN_PLACE:
                 self.leaving.add(op.operands[0])
-        self.tiles: dict[str, Tiles] = {}
-        self.broken: dict[str, str] = {}
-        for op in self.operations:
+        tiles: dict[str, Tiles] = {}
+        broken: dict[str, str] = {}
+        for shape in {op.shape for op in self.operations}:
             try:
-                layouts = context.layouts(op.shape)
-                if layouts:
-                    self.tiles[op.name] = Tiles.of(max(layouts, key=lambda layout: layout.size_bytes))
+                if layouts := context.layouts(shape):
+                    tiles[shape] = Tiles.of(max(layouts, key=lambda layout: layout.size_bytes))
             except (TilewrightError, OverflowError) as error:
-                self.broken[op.name] = str(error)
+                broken[shape] = str(error)
+        self.tiles = {op.name: tiles[op.shape] for op in self.operations if op.shape in tiles}
+        self.broken = {op.name: broken[op.shape] for op in self.operations if op.shape in broken}
         self.arguments = {op.name for op in self.operations if op.opcode == "parameter"}
         self.through = fusions.through - self.broken.keys()
         self.joined, self.beside_mb = self._second_results(), chip.kernel["near_result_mb"]
