@@ -74,9 +74,9 @@ def estimate_placed(context: Context, chip: Chip) -> StepTime:
         rows, seconds = [alone], alone.seconds
     elif predicted:
         fusing = Fusing(chip, context, program.entry)
-        rows, us, priced = fusing.price()
+        us, rows = fusing.price(), fusing.rows
         notes += fusing.pallas.notes
-        if priced == 1 and all(row.runs <= 1 for row in rows):  # a lone kernel has nothing to start beside
+        if fusing.priced == 1 and all(row.runs <= 1 for row in rows):  # a lone kernel has nothing to start beside
             more = max(0.0, chip["alone"]["launch_us"] + chip["alone"]["hbm_us"] - chip.kernel["near_launch_us"])
             first = next(k for k, row in enumerate(rows) if not row.unpriced)
             rows[first], us = with_longer_start(rows[first], more), us + more
