@@ -27,7 +27,6 @@ from tilewright.hlo.opcodes import (
     COLLECTIVES,
     DOTS,
     ELEMENTWISE,
-    MOVES_ONLY,
     PRODUCTS,
     TAKES_NO_TIME,
     TAKES_PART,
@@ -46,12 +45,8 @@ from tilewright.hlo.timing.tiles import MEGA, Tiles
 from tilewright.hlo.timing.work import LANES, REGISTER, SORTS, Asked, Windows, Work, add_operation
 from tilewright.layout.meshes.torus import Slice
 
-_KERNELS = PRODUCTS | {"reduce", "gather", "scatter", "transpose", "reduce-window"}
-_BODIES = frozenset({"map", "reduce-scatter", "all-reduce", "select-and-scatter"})
-_UNPRICED = frozenset({"custom-call", "fft", "cholesky", "triangular-solve", "infeed", "outfeed", "send", "recv"})
-_KNOWN = (
-    _KERNELS | _BODIES | MOVES_ONLY | ELEMENTWISE | COLLECTIVES | {"while", "reverse", "call", "dynamic-iota"} | SORTS
-)
+_WITH_BODIES = SORTS | COLLECTIVES | {"reduce", "reduce-window", "scatter", "select-and-scatter", "map"}
+"""Operations whose kernel is known beside the computation that they call."""
 _ARGUMENTS = Operation("arguments", "stream", "")
 """The row of weights that stream in beside the kernels."""
 _STREAMED_MB = 40.0
@@ -303,16 +298,10 @@ class Fusing:
             return "the size of its arrays is not known"
         if kind == "custom-call" and TARGET in op.attributes.get("custom_call_target", ""):
             return ""
-        if kind in _UNPRICED or kind not in _KNOWN:
+        if op.name not in self.tiles or kind == "custom-call" or (op.calls and kind not in _WITH_BODIES):
             return f"no mechanism for {kind} is known"
-        if op.name not in self.tiles:
-            return "its result is no array"
-        if op.calls and kind not in _KERNELS | _BODIES | SORTS:
-            return f"{kind} is not predicted"
         if kind in COLLECTIVES and self.chip.torus is None:
             return "this chip's links are not known"
-        if kind in PRODUCTS and product_sizes(op, self._operands(op), self.tiles[op.name]) is None:
-            return f"{kind} does not say its dims"
         return ""
 
     def _operands(self, op: Operation) -> list[Tiles]:
