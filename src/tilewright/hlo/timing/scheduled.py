@@ -39,12 +39,8 @@ from tilewright.hlo.timing.tiles import MEGA, Tiles
 from tilewright.hlo.timing.work import AFTER, REGISTER, Asked, Fused, Windows, Work, add_operation
 from tilewright.layout.meshes.torus import Slice
 
-_UNPRICED = {
-    **dict.fromkeys(
-        ("infeed", "outfeed", "send", "recv", "send-done", "recv-done"), "the other side's speed is unknown"
-    ),
-    **dict.fromkeys(("fft", "cholesky", "triangular-solve"), "no mechanism for it was measured"),
-}
+_UNPRICED = frozenset({"infeed", "outfeed", "send", "recv", "send-done", "recv-done"})
+"""Operations whose other side has a speed that nobody states."""
 _STARTS = ("async-start", "call-start")
 """Operations that begin what a computation does beside others."""
 _TRANSFERS = frozenset({"slice", "dynamic-slice", "dynamic-update-slice", "copy"})
@@ -163,7 +159,7 @@ class Schedule:
         elif name in _UNPRICED and SLICES in op.attributes.get("frontend_attributes", ""):
             return self._between_slices(op, name)
         elif name in _UNPRICED:
-            raise NoTime(_UNPRICED[name])
+            raise NoTime("the other side's speed is unknown")
         elif name.endswith("-done"):
             return self._done(op)
         elif name in COLLECTIVES:
@@ -328,9 +324,6 @@ class Schedule:
             raise NoTime("the host's speed is unknown")
         inside = list(operations_of(self.context.program, op))
         if exchanges := [o for o in inside if plain_opcode(o.opcode) in COLLECTIVES]:
-            if self.chip.torus is None:
-                self._skip(op, _NO_LINKS)
-                exchanges = []
             known = list(map(self._link_us, exchanges))
             self._exchange(op.name, fsum(us for us, _ in known), fsum(megabytes for _, megabytes in known))
         elif not core and all(plain_opcode(o.opcode) in _TRANSFERS | TAKES_NO_TIME for o in inside):

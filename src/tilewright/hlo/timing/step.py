@@ -153,10 +153,8 @@ class StepTime:
     ==================  ========================================================================================
     ``device_seconds``  of its kernels on one device, as a profiler shows them: what is ranked, compared and titled
     ``call_seconds``    what a call from the host costs beside them, the same for every program of a chip
-    ``seconds``         both: one call, waited for
     ``rows``            the operations, in the order they begin
     ``predicted``       the program was StableHLO: fusions and layouts are predictions
-    ``priced``          the lesser of ``priced_flops`` and ``priced_bytes``; below 1 the time is a lower bound
     ``notes``           what the reader must know: loops of unknown length, chips without measurements
     ==================  ========================================================================================
 
@@ -182,7 +180,7 @@ class StepTime:
 
     @property
     def seconds(self) -> float:
-        """The device and the call together."""
+        """The device and the call together: one call, waited for."""
         return self.device_seconds + self.call_seconds
 
     @property
@@ -203,7 +201,7 @@ class StepTime:
 
     @property
     def priced(self) -> float:
-        """Share of the step that has a time, by flops or by bytes, whichever is less."""
+        """Share of the step that has a time, by flops or by bytes, whichever is less; below 1 it is a lower bound."""
         return min(self.priced_flops, self.priced_bytes)
 
     @property
@@ -286,8 +284,8 @@ class StepTime:
             details: Args = (("bound", row.bound), ("bytes", row.bytes), ("flops", row.flops), ("source", row.source))
             begin, seconds, lane = row.start, row.seconds / row.runs, row.lane
             if row.beside:
+                details = (*details, ("waited_ns", round(seconds * 1e9)))
                 begin, seconds = row.begun, row.beside
-                details = (*details, ("waited_ns", round(row.seconds / row.runs * 1e9)))
             if not seconds:
                 continue
             start, duration = round(begin * 1e9), max(1, round(seconds * 1e9))
