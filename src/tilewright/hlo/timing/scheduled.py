@@ -10,7 +10,7 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from math import fsum, prod
 
 from tilewright.errors import TilewrightError
@@ -97,7 +97,7 @@ class Schedule:
         self.prefetched = set[str]()  # starts of transfers that happened before the program
         self.counted = self.depth = 0
         self.place = "", 1  # the computation that runs and how often it does in all
-        self.arrays: dict[str, list[Tiles]] = {}
+        self.arrays = cache(lambda shape: [*map(Tiles.of, context.layouts(shape))])  # each text is read once
         self.works: dict[str, Fused] = {}
 
     @cached_property
@@ -215,14 +215,8 @@ class Schedule:
         self.rows = rows
 
     def _tiles(self, shapes: Sequence[str]) -> list[Tiles]:
-        """The arrays of the shapes; each text is read once."""
-        found: list[Tiles] = []
-        for shape in shapes:
-            known = self.arrays.get(shape)
-            if known is None:
-                known = self.arrays[shape] = [Tiles.of(layout) for layout in self.context.layouts(shape)]
-            found += known
-        return found
+        """The arrays of the shapes."""
+        return [tiles for shape in shapes for tiles in self.arrays(shape)]
 
     def _megabytes(self, shapes: Sequence[str]) -> float:
         return sum(tiles.megabytes for tiles in self._tiles(shapes))
