@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tilewright.render.formats import Kind, count_text, format_value
+from tilewright.render.formats import Kind, count_text, format_value, seconds_text
 from tilewright.render.markup import Html, element, join, number, shared_asset
 
 Anchor = Literal["start", "middle", "end"]
@@ -358,6 +358,38 @@ class LogPlane(Drawing):
     def figure(self) -> Html:
         """The drawing under its title."""
         return element("figure", element("figcaption", self._title), self.svg())
+
+
+class LanePlane(Drawing):
+    """A drawing of lanes below each other over one axis of time, from 0 to ``end`` seconds.
+
+    >>> plane = LanePlane("Lanes", ["matrix unit", "DMA"], 2e-3)
+    >>> plane.bar(1, 0.0, 1e-3, "a transfer", light=True)
+    >>> plane.x(0) == plane.left, plane.x(2e-3)
+    (True, 890.0)
+    """
+
+    def __init__(self, title: str, lanes: Sequence[str], end: float) -> None:
+        self.tall, self.left, width = 28.0, max(map(text_width, lanes)) + 16, 900.0
+        self.low = self.tall * len(lanes)
+        super().__init__(width, self.low + 30, title=title)
+        self.scale = (width - self.left - 10) / (end or 1.0)
+        for at in ticks_of(0, end):
+            if at <= end:
+                self.line(self.x(at), 0, self.x(at), self.low, "grid")
+                self.text(self.x(at), self.low + 20, seconds_text(at), "soft", anchor="middle" if at else "start")
+        for k, lane in enumerate(lanes):
+            self.text(self.left - 8, self.tall * k + 19, lane, anchor="end")
+            self.line(self.left, self.tall * (k + 1), width - 10, self.tall * (k + 1), "grid")
+
+    def x(self, seconds: float) -> float:
+        """The horizontal place of a time, in pixels."""
+        return self.left + seconds * self.scale
+
+    def bar(self, lane: int, start: float, seconds: float, tip: str, light: bool = False) -> None:
+        """What a lane does from ``start`` on, drawn full or ``light``."""
+        style = ("c0", "c1", "c5", "c2")[lane % 4] if light else f"bar s{lane % 4}"
+        self.rect(self.x(start), self.tall * lane + 5, max(0.4, seconds * self.scale), self.tall - 9, style, tip=tip)
 
 
 def _log_ends(values: Sequence[float]) -> tuple[float, float]:

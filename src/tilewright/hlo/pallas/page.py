@@ -25,7 +25,7 @@ from tilewright.render import (
     table,
 )
 from tilewright.render import steps as listed
-from tilewright.render.drawing import Drawing
+from tilewright.render.drawing import Drawing, LanePlane
 from tilewright.render.formats import place_text
 from tilewright.render.markup import element
 from tilewright.render.page import code_block, note, side_by_side
@@ -93,35 +93,22 @@ def kernel_sections(check: Check, step: int | None = None) -> Iterator[tuple[str
 
 def _first_steps(whole: Pipeline, first: Sequence[int], framed: int | None) -> Html:
     """A lane for transfers and one for each unit, over the first steps: each as long as the longest of them."""
-    tall, left, width = 28.0, 90.0, 900.0
     opening = [step for step in whole.steps if step.moment.alone][:1]
     shown = [*opening, *(whole.steps[place] for place in first if place < len(whole.steps))]
-    end = sum(step.us for step in shown) or 1.0
-    drawing = Drawing(width, tall * len(_LANES) + 30, title="The first steps")
-    scale, at = (width - left - 20) / end, 0.0
-    for k, lane in enumerate(_LANES):
-        drawing.text(left - 8, tall * k + 19, lane, anchor="end")
-        drawing.line(left, tall * (k + 1), width - 10, tall * (k + 1), "grid")
+    drawing, at = LanePlane("The first steps", _LANES, sum(step.us for step in shown) / 1e6), 0.0
     for number, step in enumerate(shown):
         what = "before the first" if step.moment.alone else f"step {number + 1 - len(opening)}"
         vector = max((us for unit, us in step.units.items() if unit not in ("matrix", "lanes")), default=0.0)
         busy = step.moved_us, step.units.get("matrix", 0.0), vector, step.units.get("lanes", 0.0)
-        drawing.line(left + at * scale, 0, left + at * scale, tall * len(_LANES), "grid")
+        begin, long = drawing.x(at), step.us / 1e6
+        drawing.line(begin, 0, begin, drawing.low, "grid")
         for k, us in enumerate(busy):
             if us:
-                tip = f"{what}, {_LANES[k]}: {seconds_text(us / 1e6)} of {seconds_text(step.us / 1e6)}, by {step.bound}"
-                drawing.rect(left + at * scale, tall * k + 5, max(0.5, us * scale), tall - 9, f"bar s{k % 4}", tip=tip)
+                tip = f"{what}, {_LANES[k]}: {seconds_text(us / 1e6)} of {seconds_text(long)}, by {step.bound}"
+                drawing.bar(k, at, us / 1e6, tip)
         if framed is not None and number == framed + len(opening):
-            drawing.rect(left + at * scale, 1, step.us * scale, tall * len(_LANES) - 1, "mark")
-        at += step.us
-    for part in range(5):
-        drawing.text(
-            left + end * part / 4 * scale,
-            tall * len(_LANES) + 20,
-            seconds_text(end * part / 4 / 1e6),
-            "soft",
-            anchor="start" if not part else "end" if part == 4 else "middle",
-        )
+            drawing.rect(begin, 1, long * drawing.scale, drawing.low - 1, "mark")
+        at += long
     return element("figure", element("figcaption", "a step lasts as long as its longest lane"), drawing.svg())
 
 

@@ -21,7 +21,7 @@ from tilewright.hlo.semantics.predicting import Normalised, fused_along, in_norm
 from tilewright.hlo.timing.alone import price_alone
 from tilewright.hlo.timing.chip import Chip, chip_of
 from tilewright.hlo.timing.fusing import Fusing
-from tilewright.hlo.timing.row import Run, rest_of_transfers, timed, with_longer_start
+from tilewright.hlo.timing.row import Run, rest_of_transfers, timed
 from tilewright.hlo.timing.scheduled import Schedule
 from tilewright.hlo.timing.step import StepTime, TimeRow
 from tilewright.hlo.timing.tiles import MEGA, Tiles
@@ -74,12 +74,12 @@ def estimate_placed(context: Context, chip: Chip) -> StepTime:
         rows, seconds = [alone], alone.seconds
     elif predicted:
         fusing = Fusing(chip, context, program.entry)
-        rows, us, priced = fusing.price()
+        us, rows = fusing.price(), fusing.rows
         notes += fusing.pallas.notes
-        if priced == 1 and all(row.runs <= 1 for row in rows):  # a lone kernel has nothing to start beside
+        if fusing.priced == 1 and all(row.runs <= 1 for row in rows):  # a lone kernel has nothing to start beside
             more = max(0.0, chip["alone"]["launch_us"] + chip["alone"]["hbm_us"] - chip.kernel["near_launch_us"])
             first = next(k for k, row in enumerate(rows) if not row.unpriced)
-            rows[first], us = with_longer_start(rows[first], more), us + more
+            rows[first], us = replace(rows[first], seconds=rows[first].seconds + more / 1e6), us + more
         seconds = us / 1e6
     else:
         schedule = Schedule(context, chip)

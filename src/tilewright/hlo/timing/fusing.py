@@ -27,7 +27,6 @@ from tilewright.hlo.opcodes import (
     COLLECTIVES,
     DOTS,
     ELEMENTWISE,
-    MOVES_ONLY,
     PRODUCTS,
     TAKES_NO_TIME,
     TAKES_PART,
@@ -46,12 +45,8 @@ from tilewright.hlo.timing.tiles import MEGA, Tiles
 from tilewright.hlo.timing.work import LANES, REGISTER, SORTS, Asked, Windows, Work, add_operation
 from tilewright.layout.meshes.torus import Slice
 
-_KERNELS = PRODUCTS | {"reduce", "gather", "scatter", "transpose", "reduce-window"}
-_BODIES = frozenset({"map", "reduce-scatter", "all-reduce", "select-and-scatter"})
-_UNPRICED = frozenset({"custom-call", "fft", "cholesky", "triangular-solve", "infeed", "outfeed", "send", "recv"})
-_KNOWN = (
-    _KERNELS | _BODIES | MOVES_ONLY | ELEMENTWISE | COLLECTIVES | {"while", "reverse", "call", "dynamic-iota"} | SORTS
-)
+_WITH_BODIES = SORTS | COLLECTIVES | {"reduce", "reduce-window", "scatter", "select-and-scatter", "map"}
+"""Operations whose kernel is known beside the computation that they call."""
 _ARGUMENTS = Operation("arguments", "stream", "")
 """The row of weights that stream in beside the kernels."""
 _STREAMED_MB = 40.0
@@ -91,6 +86,8 @@ class Fusing:
         on = chip.torus.slice_of(context.program) if chip.torus and outer is None else None
         self.slice: Slice | None = outer.slice if outer else on
         self.begun = False  # whether a kernel has run, beside which arguments can come in
+        self.rows: list[TimeRow] = []
+        self.priced, self.clock, self.runs = 0, 0.0, 1
         self.captured: set[str] = outer.captured if outer else captured_names(context.program)
         fusions = Fusions(context, computation, self.captured, written=True)
         self.operations = [op for op in fusions.operations if op.opcode != "return"]
@@ -185,61 +182,64 @@ class Fusing:
         most = self.beside_mb if self.number[name] <= self.held_until else self.chip.kernel["near_result_mb"]
         return stays and self.tiles[name].megabytes <= most
 
-    def price(self, runs: int = 1, begin: float = 0.0, trips: int = 1) -> tuple[list[TimeRow], float, int]:
-        """Rows in the order of the text, microseconds of one run, and how many operations were priced.
+    def price(self, runs: int = 1, begin: float = 0.0, trips: int = 1) -> float:
+        """Microseconds of one run; the rows, in the order of the text, and how many were priced stand in the object.
 
         ``runs``: how often the computation runs in a step; rows count all runs. ``begin``: when the first begins.
         ``trips``: how many of the runs have what is done before a loop in common.
         """
-        rows: list[TimeRow] = []
-        clock = early = streamed = 0.0
+        self.clock, self.runs = begin, runs
+        early = streamed = 0.0
         scalars = set[str]()
-        priced, seconds = 0, {name for names in self.joined.values() for name in names}
+        seconds = {name for names in self.joined.values() for name in names}
         for op in self.operations:
             kind, often = plain_opcode(op.opcode), runs // trips if op.name in self.hoisted else runs
             scalar = op.name in self.tiles and not self.tiles[op.name].shape and kind in ELEMENTWISE
             if scalar and not self.computation.entry:  # a loop's counters and indices: a kernel each
                 behind = any(name in scalars for name in op.operands)
                 scalars.add(op.name)
-                alone = Run(self.chip.kernel["scalar_us" if behind else "launch_us"], "latency")
-                source = self.context.source(self.computation.name, op)
-                rows.append(timed(self.chip, op, alone, source, begin + clock, often))
-                clock, priced = clock + alone.us * often / runs, priced + 1
+                self._add(op, Run(self.chip.kernel["scalar_us" if behind else "launch_us"], "latency"), often)
                 continue
             if op.name in self.through or op.name in seconds or kind in TAKES_NO_TIME | {"iota"}:
                 continue
             if scalar and op.name in self.results:
                 continue
-            if plain_opcode(op.opcode) == "while" and op.calls and op.name not in self.broken:
-                inside, us, within = self._loop(op, runs, begin + clock)
-                rows += inside
-                clock, priced = clock + us, priced + within
+            if kind == "while" and op.calls and op.name not in self.broken:
+                self._loop(op)
                 if self._trips(op) is not None:
                     continue
-            source = self.context.source(self.computation.name, op)
             try:
                 run, weights = self._kernel(op)
             except NoTime as error:
-                result = [self.tiles[op.name]] if op.name in self.tiles else []
-                row = untimed(op, error.what, source, begin + clock, runs, self._operands(op), result)
-                called = self._flops_inside(op, {}) * runs if op.calls and plain_opcode(op.opcode) != "while" else 0
-                rows.append(replace(row, untimed_flops=row.untimed_flops + called))
+                self._skip(op, error.what)
                 continue
             self.begun = True
             streamed, early = streamed + run.megabytes * often / runs, early + weights
-            rows.append(timed(self.chip, op, run, source, begin + clock, often))
-            clock, priced = clock + rows[-1].seconds / runs * 1e6, priced + 1
+            self._add(op, run, often)
         for op, run in self._beside_kernels():
-            source = self.context.source(self.computation.name, op)
-            rows.append(timed(self.chip, op, run, source, begin + clock, runs))
-            clock, streamed = clock + rows[-1].seconds / runs * 1e6, streamed + run.megabytes
-        arriving = self.chip.stream_us(early)
+            self._add(op, run, runs)
+            self.priced, streamed = self.priced - 1, streamed + run.megabytes
+        arriving, us = self.chip.stream_us(early), self.clock - begin
         hbm = arriving + self.chip.stream_us(streamed)
         if early:
-            waits = max(0.0, hbm - clock)
+            waits = max(0.0, hbm - us)
             run = Run(waits, "hbm" if waits else "latency", early, lane="dma", begun=begin, beside=arriving)
-            rows.append(timed(self.chip, _ARGUMENTS, run, start=begin + clock, runs=runs))
-        return rows, max(clock, hbm), priced
+            self.rows.append(timed(self.chip, _ARGUMENTS, run, start=self.clock, runs=runs))
+        return max(us, hbm)
+
+    def _add(self, op: Operation, run: Run, often: int) -> None:
+        """The row of an operation that runs ``often`` in all; the clock goes on by its part of one run."""
+        source = self.context.source(self.computation.name, op)
+        self.rows.append(timed(self.chip, op, run, source, self.clock, often))
+        self.clock, self.priced = self.clock + self.rows[-1].seconds / self.runs * 1e6, self.priced + 1
+
+    def _skip(self, op: Operation, reason: str) -> None:
+        """The row of an operation without a time, with the flops of what it calls."""
+        source = self.context.source(self.computation.name, op)
+        result = [self.tiles[op.name]] if op.name in self.tiles else []
+        row = untimed(op, reason, source, self.clock, self.runs, self._operands(op), result)
+        called = self._flops_inside(op, {}) * self.runs if op.calls and plain_opcode(op.opcode) != "while" else 0
+        self.rows.append(replace(row, untimed_flops=row.untimed_flops + called))
 
     def _copies(self, op: Operation) -> list[Operation]:
         """What turns an operation's operands before it or its result behind it, or copies a result returned again."""
@@ -253,19 +253,16 @@ class Fusing:
                 own = turned if turned.name != op.name else replace(turned, name=f"{op.name}.copy")
                 yield own, self._copied(op, turned, Windows())
 
-    def _loop(self, op: Operation, runs: int, begin: float) -> tuple[list[TimeRow], float, int]:
+    def _loop(self, op: Operation) -> None:
         """The body of a loop, as often as it runs; its carried arrays stay where they are."""
-        body, trips = self.context.program.by_name[op.calls[-1]], self._trips(op)
+        trips, begin = self._trips(op), self.clock
         trips = 1 if trips is None else trips
-        if not trips:
-            return [], 0.0, 0
-        rows, us, priced = Fusing(self.chip, self.context, body, self).price(runs * trips, begin, trips)
-        for callee in op.calls[:-1]:  # whether it goes on is asked once more than it does
-            asking, once, more = Fusing(self.chip, self.context, self.context.program.by_name[callee], self).price(
-                runs * (trips + 1), begin + us
-            )
-            rows, us, priced = rows + asking, us + once, priced + more
-        return rows, us * trips, priced
+        for callee in reversed(op.calls if trips else ()):
+            asked = callee != op.calls[-1]  # whether it goes on is asked once more than it does
+            inside = Fusing(self.chip, self.context, self.context.program.by_name[callee], self)
+            self.clock += inside.price(self.runs * (trips + asked), self.clock, 1 if asked else trips)
+            self.rows, self.priced = self.rows + inside.rows, self.priced + inside.priced
+        self.clock = begin + (self.clock - begin) * trips
 
     def _flops_inside(self, op: Operation, known: dict[str, int], depth: int = 0) -> int:
         """Multiplications and additions of all that an operation without a time calls, loops as often as they run."""
@@ -302,16 +299,10 @@ class Fusing:
             return "the size of its arrays is not known"
         if kind == "custom-call" and TARGET in op.attributes.get("custom_call_target", ""):
             return ""
-        if kind in _UNPRICED or kind not in _KNOWN:
+        if op.name not in self.tiles or kind == "custom-call" or (op.calls and kind not in _WITH_BODIES):
             return f"no mechanism for {kind} is known"
-        if op.name not in self.tiles:
-            return "its result is no array"
-        if op.calls and kind not in _KERNELS | _BODIES | SORTS:
-            return f"{kind} is not predicted"
         if kind in COLLECTIVES and self.chip.torus is None:
             return "this chip's links are not known"
-        if kind in PRODUCTS and product_sizes(op, self._operands(op), self.tiles[op.name]) is None:
-            return f"{kind} does not say its dims"
         return ""
 
     def _operands(self, op: Operation) -> list[Tiles]:

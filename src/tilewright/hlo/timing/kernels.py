@@ -236,7 +236,7 @@ class Kernels:
         """Of a value's name: the kernels of attention that read it."""
         found = defaultdict[str, list[Kernel]](list)
         for op, kernel, _, pages in self._read:
-            for name in dict.fromkeys(map(_made_by, op.operands)) if pages else ():
+            for name in {name.partition("#")[0] for name in op.operands} if pages else ():
                 found[name].append(kernel)
         return found
 
@@ -248,15 +248,12 @@ class Kernels:
             if TARGET in op.attributes.get("custom_call_target", ""):
                 try:
                     kernel = read_kernel(configuration(op), sizes_of(op))
-                    operands = [(k, t) for k, shape in enumerate(op.operand_shapes) if (t := self._tiles(shape))]
+                    layouts = enumerate(map(self.context.layout, op.operand_shapes))
+                    operands = [(k, Tiles.of(layout)) for k, layout in layouts if layout is not None]
                 except TilewrightError:
                     continue
                 found.append((op, kernel, {t.shape for _, t in operands}, _pages_of(kernel, op, operands)))
         return found
-
-    def _tiles(self, shape: str) -> Tiles | None:
-        layout = self.context.layout(shape)
-        return Tiles.of(layout) if layout else None
 
 
 def _by_chance(kernel: Kernel) -> bool:
@@ -282,11 +279,6 @@ def _cut(kernel: Kernel, depth: int) -> tuple[int, int]:
     if not sizes:
         return 0, 1
     return max(rows for _, rows, _, _ in sizes), max(max(columns, deep) for _, _, columns, deep in sizes)
-
-
-def _made_by(name: str) -> str:
-    """The operation whose result, or one of whose results, this is."""
-    return name.partition("#")[0]
 
 
 def _tables(op: Operation, operands: Sequence[tuple[int, Tiles]]) -> list[int]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 
@@ -26,6 +25,7 @@ from tilewright.layout.meshes.mesh import read_topology
 from tilewright.layout.meshes.text import digits
 from tilewright.layout.meshes.torus import Extent, Slice, device_places, fullest, squarest
 from tilewright.targets import Target
+from tilewright.targets.chips import Links
 
 SLICES = "xla_megascale_runtime"
 """What sends and receives name as their handler that exchange data with other slices."""
@@ -36,51 +36,32 @@ _ON_CHIP = 6
 """Links that the two devices of a chip have to each other are as fast as so many between chips (published for 7x)."""
 
 
-@dataclass(frozen=True)
 class Torus:
-    """The links of a chip and what was seen of them.
+    """The links of a chip, of which ``devices`` share them, and what was seen of them.
 
     ==================  =======================================================================================
     ``link``            megabytes per microsecond of one link in one direction
     ``dims``            dims of the torus; a chip has two links in each
-    ``wrap``            a dim is a ring where its size (in three dims, all sizes) is a multiple of this; 0: never
-    ``devices``         of a chip, which share its links
     ``hop_us``          microseconds from a chip to the next, ``start_us`` until an exchange begins
-    ``gather_share``    of the links' rate that gathers and permutes reach, ``reduce_share`` what sums reach
     ``host``            megabytes per microsecond of a device to its host's memory, or back; 0: not public
     ``network``         the same to other slices, over the data centre's network
-    ``largest``         chips of a slice at most, 0 where nobody asks for so many
     ``orders``          small slices -> JAX's order of their devices
     ==================  =======================================================================================
     """
 
-    link: float
-    dims: int
-    wrap: int = 0
-    devices: int = 1
-    hop_us: float = 0.0
-    start_us: float = 0.0
-    gather_share: float = 1.0
-    reduce_share: float = 1.0
-    host: float = 0.0
-    network: float = 0.0
-    largest: int = 0
-    orders: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    def __init__(self, links: Links, devices: int = 1) -> None:
+        self.links, self.devices, self.dims = links, devices, links.dims
+        self.link = devices * links.bytes_per_second / 1e12 / (2 * links.dims)
+        self.hop_us, self.start_us = links.hop_ns / 1e3, links.start_ns / 1e3
+        self.host, self.network = links.host_bytes_per_second / 1e12, links.network_bytes_per_second / 1e12
+        orders = (order.partition(":")[::2] for order in links.orders.split(";") if order)
+        self.orders = {chips.strip(): tuple(map(int, order.split())) for chips, order in orders}
 
     @classmethod
     def of(cls, machine: Target) -> Torus | None:
         """The links of a target, None where they are not known."""
         links = machine.links
-        if links is None or not links.bytes_per_second:
-            return None
-        dims, devices = links.dims, machine.devices_per_chip
-        orders = (order.partition(":")[::2] for order in links.orders.split(";") if order)
-        return cls(
-            *(devices * links.bytes_per_second / 1e12 / (2 * dims), dims, links.wrap, devices),
-            *(links.hop_ns / 1e3, links.start_ns / 1e3, links.gather_percent / 100, links.reduce_percent / 100),
-            *(links.host_bytes_per_second / 1e12, links.network_bytes_per_second / 1e12, links.largest),
-            tuple((chips.strip(), tuple(map(int, order.split()))) for chips, order in orders),
-        )
+        return cls(links, machine.devices_per_chip) if links is not None and links.bytes_per_second else None
 
     def slice_of(self, program: Program) -> Slice | None:
         """Where the devices of a program stand; None where it is for one, or does not say for how many."""
@@ -94,7 +75,7 @@ class Torus:
             torus_text, how = "x".join(map(str, torus)), f"give one such as {'4x' * (self.dims - 1)}8"
             raise UsageError(f"{torus_text} is no slice of chips with links in {self.dims} dims", how=how)
         if prod(torus) * slices != chips:
-            slices = -(-chips // self.largest) if self.largest else 1
+            slices = -(-chips // self.links.largest) if self.links.largest else 1
             slices = slices if chips % slices == 0 else 1
             torus = squarest(chips // slices, self.dims)
         said = [axis.rpartition("=")[::2] for axis in program.attributes.get("mesh", "").split(",") if axis]
@@ -102,9 +83,9 @@ class Torus:
         if prod(mesh) != devices or mesh[0] % slices:
             mesh, said = (devices,), []
         inside = (mesh[0] // slices, *mesh[1:])  # the first axis runs over the slices, as JAX's hybrid meshes have it
-        places = device_places(inside, torus, self.devices, dict(self.orders))
+        places = device_places(inside, torus, self.devices, self.orders)
         numbers = np.repeat(np.arange(slices), len(places))[:, None]
-        rings = [bool(self.wrap) and size % self.wrap == 0 for size in torus]
+        rings = [bool(self.links.wrap) and size % self.links.wrap == 0 for size in torus]
         rings = [ring and (self.dims < 3 or all(rings)) for ring in rings]
         names = tuple(name for name, _ in said) or tuple(f"axis {k}" for k in range(len(mesh)))
         return Slice(np.concatenate([numbers, np.tile(places, (slices, 1))], 1), torus, rings, mesh, names)
@@ -136,11 +117,12 @@ class Torus:
         if on is None or not groups or max(map(max, groups)) >= len(on.chips):
             on = None
         sums = kind in ("all-reduce", "reduce-scatter")
-        link = self.link * (self.reduce_share if sums else self.gather_share)
+        link = self.link * (self.links.reduce_percent if sums else self.links.gather_percent) / 100
         if kind == "collective-permute":
             return self.start_us + self._permute_us(groups, given, link, on), moved
         chips = max(1, n // self.devices) if n % self.devices == 0 else n
-        extents, slices, whole = self._lines(chips), 1, taken if kind == "all-gather" else given
+        lines = tuple(Extent(size) for size in squarest(chips, self.dims) if size > 1)
+        extents, slices, whole = lines, 1, taken if kind == "all-gather" else given
         if on is not None:
             first = {on.chips[device] for device in groups[0]}
             slices = len({chip[0] for chip in first})
@@ -167,10 +149,6 @@ class Torus:
             return self.hop_us + given / self.network
         return self.hop_us * max(1, hops) + max(given * shared / link, given / (_ON_CHIP * self.link))
 
-    def _lines(self, chips: int) -> tuple[Extent, ...]:
-        """A block of lines, for a group that nobody says where it is."""
-        return tuple(Extent(size) for size in squarest(chips, self.dims) if size > 1)
-
     def between_slices_us(self, op: Operation, given: float) -> tuple[float, float] | None:
         """Microseconds of an exchange with other slices that a ``send`` of ``given`` megabytes begins; its result's.
 
@@ -180,7 +158,8 @@ class Torus:
 
         >>> said = '_xla_megascale_target="{1,2}x{0:7}",_xla_megascale_transfer_type="ALL_GATHER"'
         >>> send = Operation("s", "send", "", attributes={"frontend_attributes": said})
-        >>> Torus(0.1, 2, host=0.032, network=0.0125).between_slices_us(send, 1.0)
+        >>> links = Links(10**11, host_bytes_per_second=32 * 10**9, network_bytes_per_second=125 * 10**8)
+        >>> Torus(links).between_slices_us(send, 1.0)
         (80.0, 2.0)
         """
         said = op.attributes.get("frontend_attributes", "")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from tilewright.errors import UnsupportedError
 from tilewright.hlo.cost import plain_opcode
@@ -176,11 +176,6 @@ def flops_of(op: Operation, operands: Sequence[Tiles], results: Sequence[Tiles])
         with suppress(IndexError, ValueError):  # dims that do not fit the shapes
             return product_flops(op, operands, results[0]) or 0
     return 0
-
-
-def with_longer_start(row: TimeRow, us: float) -> TimeRow:
-    """The row with ``us`` microseconds more, which its start takes."""
-    return replace(row, seconds=row.seconds + us / 1e6)
 
 
 def types_of(op: Operation) -> frozenset[str]:

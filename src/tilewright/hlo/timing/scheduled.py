@@ -7,10 +7,10 @@ what they still need when their result is wanted is a stall, a row of the ``-don
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from math import fsum, prod
 
 from tilewright.errors import TilewrightError
@@ -39,12 +39,8 @@ from tilewright.hlo.timing.tiles import MEGA, Tiles
 from tilewright.hlo.timing.work import AFTER, REGISTER, Asked, Fused, Windows, Work, add_operation
 from tilewright.layout.meshes.torus import Slice
 
-_UNPRICED = {
-    **dict.fromkeys(
-        ("infeed", "outfeed", "send", "recv", "send-done", "recv-done"), "the other side's speed is unknown"
-    ),
-    **dict.fromkeys(("fft", "cholesky", "triangular-solve"), "no mechanism for it was measured"),
-}
+_UNPRICED = frozenset({"infeed", "outfeed", "send", "recv", "send-done", "recv-done"})
+"""Operations whose other side has a speed that nobody states."""
 _STARTS = ("async-start", "call-start")
 """Operations that begin what a computation does beside others."""
 _TRANSFERS = frozenset({"slice", "dynamic-slice", "dynamic-update-slice", "copy"})
@@ -83,57 +79,31 @@ def _way(source: int, destination: int) -> str:
     return "" if _HOST not in (source, destination) else "to" if destination == _HOST else "from"
 
 
-@dataclass
 class Schedule:
-    """The clock of one pass over the entry, in microseconds, and the rows of what has run.
+    """The clock of one pass over the entry, in microseconds, and the rows of what has run."""
 
-    ``hbm_free``, ``links_free``: when transfers and exchanges that come next can begin; ``begun``: what was started,
-    by the name of the operation that did; ``pending``: calls that begin when an update gives them their operands;
-    ``busy``: when the host's link, each way, and the network between slices carry what was waited for;
-    ``meetings``: what a ``recv`` calls the exchange that its ``send`` begins;
-    ``prefetched``: starts of transfers that happened before the program;
-    ``place``: the computation that runs and how often it does in all.
-    """
-
-    context: Context
-    chip: Chip
-    now: float = 0.0
-    hbm_free: float = 0.0
-    links_free: float = 0.0
-    busy: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
-    meetings: dict[str, str] = field(default_factory=dict)
-    begun: dict[str, _Begun] = field(default_factory=dict)
-    pending: dict[str, Operation] = field(default_factory=dict)
-    prefetched: set[str] = field(default_factory=set)
-    rows: list[TimeRow] = field(default_factory=list)
-    counted: int = 0
-    depth: int = 0
-    place: tuple[str, int] = ("", 1)
-    arrays: dict[str, list[Tiles]] = field(default_factory=dict)
-    works: dict[str, Fused] = field(default_factory=dict)
-
-    @cached_property
-    def parts(self) -> Counter[str]:
-        """In how many fusions each exchange stands."""
-        return parts_in_fusions(self.context.program)
-
-    @cached_property
-    def devices(self) -> int:
-        """The devices that take part in what names no groups."""
-        return devices_of(self.context.program)
+    def __init__(self, context: Context, chip: Chip) -> None:
+        self.context, self.chip, self.kernels = context, chip, Kernels(context, chip)
+        self.demand = Demand(context.program, lambda shape: self._megabytes([shape]))
+        self.devices = devices_of(context.program)  # that take part in what names no groups
+        self.parts = parts_in_fusions(context.program)  # in how many fusions each exchange stands
+        self.now, self.rows = 0.0, list[TimeRow]()
+        self.hbm_free = self.links_free = 0.0  # when transfers and exchanges that come next can begin
+        self.begun: dict[str, _Begun] = {}  # what was started, by the name of the operation that did
+        self.pending: dict[str, Operation] = {}  # calls that begin when an update gives them their operands
+        # when the host's link, each way, and the network between slices carry what was waited for
+        self.busy = defaultdict[str, list[tuple[float, float]]](list)
+        self.meetings: dict[str, str] = {}  # what a ``recv`` calls the exchange that its ``send`` begins
+        self.prefetched = set[str]()  # starts of transfers that happened before the program
+        self.counted = self.depth = 0
+        self.place = "", 1  # the computation that runs and how often it does in all
+        self.arrays = cache(lambda shape: [*map(Tiles.of, context.layouts(shape))])  # each text is read once
+        self.works: dict[str, Fused] = {}
 
     @cached_property
     def slice(self) -> Slice | None:
         """Where the devices stand."""
         return self.chip.torus.slice_of(self.context.program) if self.chip.torus else None
-
-    @cached_property
-    def demand(self) -> Demand:
-        return Demand(self.context.program, lambda shape: self._megabytes([shape]))
-
-    @cached_property
-    def kernels(self) -> Kernels:
-        return Kernels(self.context, self.chip)
 
     def run(self, computation: Computation, runs: int) -> None:
         """The operations of a computation, which runs ``runs`` times in all."""
@@ -189,7 +159,7 @@ class Schedule:
         elif name in _UNPRICED and SLICES in op.attributes.get("frontend_attributes", ""):
             return self._between_slices(op, name)
         elif name in _UNPRICED:
-            raise NoTime(_UNPRICED[name])
+            raise NoTime("the other side's speed is unknown")
         elif name.endswith("-done"):
             return self._done(op)
         elif name in COLLECTIVES:
@@ -245,14 +215,8 @@ class Schedule:
         self.rows = rows
 
     def _tiles(self, shapes: Sequence[str]) -> list[Tiles]:
-        """The arrays of the shapes; each text is read once."""
-        found: list[Tiles] = []
-        for shape in shapes:
-            known = self.arrays.get(shape)
-            if known is None:
-                known = self.arrays[shape] = [Tiles.of(layout) for layout in self.context.layouts(shape)]
-            found += known
-        return found
+        """The arrays of the shapes."""
+        return [tiles for shape in shapes for tiles in self.arrays(shape)]
 
     def _megabytes(self, shapes: Sequence[str]) -> float:
         return sum(tiles.megabytes for tiles in self._tiles(shapes))
@@ -264,14 +228,13 @@ class Schedule:
         if "cross_program_prefetch_index" in op.attributes:
             self.prefetched.add(op.name)
             return
-        moved = self._tiles([op.shape] if op.opcode == "copy-start" else op.operand_shapes)
-        ends = [tiles.space for tiles in self._tiles([op.shape])[:2]]
-        if op.opcode == "slice-start":
-            moved = self._tiles([op.shape])[1:2]
-        else:
-            ends.reverse()  # a copy's tuple begins with the result
+        given, sliced = self._tiles([op.shape])[:2], op.opcode == "slice-start"
+        moved = given[1:] if sliced else given if op.opcode == "copy-start" else self._tiles(op.operand_shapes)[:2]
+        ends = [
+            tiles.space for tiles in (given if sliced else reversed(given))
+        ]  # a copy's tuple begins with the result
         way = _way(*ends) if len(ends) == 2 else ""
-        self._transfer(op.name, max((tiles.megabytes for tiles in moved[:2]), default=0.0), way=way)
+        self._transfer(op.name, max((tiles.megabytes for tiles in moved), default=0.0), way=way)
 
     def _transfer(self, name: str, megabytes: float, carried: float | None = None, way: str = "") -> None:
         """A transfer within the device; or one ``to`` or ``from`` the host, which passes HBM on its way.
@@ -290,7 +253,7 @@ class Schedule:
 
     def _carried(self, begun: _Begun) -> float:
         """When a transfer ends that the host's link or the network carries between all that was waited for before."""
-        busy, left, ends = self.busy.setdefault(begun.way, []), begun.ends, begun.at
+        busy, left, ends = self.busy[begun.way], begun.ends, begun.at
         for start, stop in busy:
             if start - ends >= left:
                 break
@@ -355,9 +318,6 @@ class Schedule:
             raise NoTime("the host's speed is unknown")
         inside = list(operations_of(self.context.program, op))
         if exchanges := [o for o in inside if plain_opcode(o.opcode) in COLLECTIVES]:
-            if self.chip.torus is None:
-                self._skip(op, _NO_LINKS)
-                exchanges = []
             known = list(map(self._link_us, exchanges))
             self._exchange(op.name, fsum(us for us, _ in known), fsum(megabytes for _, megabytes in known))
         elif not core and all(plain_opcode(o.opcode) in _TRANSFERS | TAKES_NO_TIME for o in inside):
@@ -366,12 +326,7 @@ class Schedule:
             carried = fsum(megabytes for megabytes, _ in pairs)
             self._transfer(op.name, carried, carried, next((way for _, way in pairs if way), ""))
         else:
-            gathers = [inner for inner in inside if inner.opcode == "gather"] if core == "sparsecore" else []
-            if gathers:
-                us, megabytes = self._gathered_elsewhere(gathers)
-            else:
-                megabytes = self._moved_elsewhere(op)
-                us = self.chip.sparse_us(0, 0, megabytes)
+            us, megabytes = self._elsewhere(op, inside if core == "sparsecore" else ())
             if not op.opcode.endswith("-start"):
                 return Run(us, "sparsecore", megabytes, lane="sparsecore", measured=False)
             self.begun[op.name] = _Begun(self.now, self.now + us, "sparsecore", megabytes)
@@ -384,21 +339,21 @@ class Schedule:
         ends = self._tiles([op.operand_shapes[written or 0]])[:1] + self._tiles([op.shape])[:1]
         return self._megabytes([moved]), _way(*(tiles.space for tiles in ends)) if len(ends) == 2 else ""
 
-    def _gathered_elsewhere(self, gathers: Sequence[Operation]) -> tuple[float, float]:
-        """Microseconds of gathers by SparseCores, and their megabytes in HBM: rows and indices read, rows written."""
+    def _elsewhere(self, op: Operation, inside: Sequence[Operation]) -> tuple[float, float]:
+        """Microseconds of offloaded work, and its megabytes in HBM: of gathers ``inside`` it by SparseCores rows and
+        indices read and rows written, else all that it reads and writes."""
         us = megabytes = 0.0
-        for gather in gathers:
+        for gather in (inner for inner in inside if inner.opcode == "gather"):
             results, indices = self._tiles([gather.shape])[:1], self._tiles(gather.operand_shapes[1:2])
             rows = gathered_rows(gather, indices[0], results[0]) if indices and results else 0
             each, moved = self.chip.gathered_us(gather, rows, sum(tiles.megabytes for tiles in results))
             us, megabytes = us + each, megabytes + moved
-        return us, megabytes
-
-    def _moved_elsewhere(self, op: Operation) -> float:
-        """Megabytes that offloaded work reads and writes."""
+        if us:
+            return us, megabytes
         body = self.context.program.by_name[op.calls[0]]
         arrays = [inner.shape for inner in body.operations if inner.opcode == "parameter" or inner.root]
-        return self._megabytes(arrays if op.opcode.endswith("-start") else [*op.operand_shapes, op.shape])
+        megabytes = self._megabytes(arrays if op.opcode.endswith("-start") else [*op.operand_shapes, op.shape])
+        return self.chip.sparse_us(0, 0, megabytes), megabytes
 
     def _kernel(self, op: Operation, name: str) -> Run | None:
         operands, results = self._operands(op), self._tiles([op.shape])
@@ -437,12 +392,8 @@ class Schedule:
 
     def _operands(self, op: Operation) -> list[tuple[int, Tiles]]:
         """The operands that are arrays, by their number."""
-        numbered = []
-        for k, shape in enumerate(op.operand_shapes):
-            tiles = () if shape.startswith("(") else self._tiles((shape,))
-            if tiles:
-                numbered.append((k, tiles[0]))
-        return numbered
+        arrays = ((k, shape) for k, shape in enumerate(op.operand_shapes) if not shape.startswith("("))
+        return [(k, tiles) for k, shape in arrays for tiles in self._tiles([shape])]
 
     def _unfused(self, work: Work, op: Operation, name: str, operands: list[Tiles], results: list[Tiles]) -> None:
         """An operation outside a fusion; a copy or transpose that changes the minor dim turns every register."""

@@ -35,7 +35,7 @@ from tilewright.render import (
     steps,
     table,
 )
-from tilewright.render.drawing import Curve, Drawing, LogPlane, line_chart, text_width, ticks_of
+from tilewright.render.drawing import Curve, LanePlane, LogPlane, line_chart
 from tilewright.render.formats import place_text
 from tilewright.render.markup import element
 from tilewright.render.page import note
@@ -66,17 +66,8 @@ _BESIDE = "beside every step"
 _SWEPT = re.compile(r"(\w+) ([\d.]+), (.+)")
 _MOST_LANES = 4
 """Steps whose lanes are drawn below each other."""
-_LANES = ("matrix", "vector", "copy", "dma", "link", "sparsecore", "host")
-_TITLES = {
-    "matrix": "matrix unit",
-    "vector": "vector unit",
-    "copy": "copies",
-    "dma": "DMA",
-    "link": "links",
-    "sparsecore": "SparseCores",
-}
-_LIGHT = ("c0", "c1", "c5", "c2")
-"""The lighter colours that go with those of bars."""
+_LANES = {"matrix": "matrix unit", "vector": "vector unit", "copy": "copies", "dma": "DMA", "link": "links"}
+_LANES |= {"sparsecore": "SparseCores", "host": "host"}
 _MOST_MARKS = 2000
 
 
@@ -162,10 +153,8 @@ class StepTime:
     ==================  ========================================================================================
     ``device_seconds``  of its kernels on one device, as a profiler shows them: what is ranked, compared and titled
     ``call_seconds``    what a call from the host costs beside them, the same for every program of a chip
-    ``seconds``         both: one call, waited for
     ``rows``            the operations, in the order they begin
     ``predicted``       the program was StableHLO: fusions and layouts are predictions
-    ``priced``          the lesser of ``priced_flops`` and ``priced_bytes``; below 1 the time is a lower bound
     ``notes``           what the reader must know: loops of unknown length, chips without measurements
     ==================  ========================================================================================
 
@@ -191,45 +180,8 @@ class StepTime:
 
     @property
     def seconds(self) -> float:
-        """The device and the call together."""
+        """The device and the call together: one call, waited for."""
         return self.device_seconds + self.call_seconds
-
-    @property
-    def flops(self) -> int:
-        """Multiplications and additions of all products, of those without a time as well."""
-        return sum(row.flops + row.untimed_flops for row in self.rows)
-
-    @property
-    def bytes(self) -> int:
-        """Bytes through HBM."""
-        return sum(row.bytes for row in self.rows)
-
-    @property
-    def priced(self) -> float:
-        """Share of the step that has a time, by flops or by bytes, whichever is less."""
-        return min(self.priced_flops, self.priced_bytes)
-
-    @property
-    def priced_flops(self) -> float:
-        """Share of the multiplications and additions that have a time."""
-        return share_with_a_time((row.flops, row.untimed_flops) for row in self.rows)
-
-    @property
-    def priced_bytes(self) -> float:
-        """Share of the bytes that have a time; those of an operation without one are all it reads and writes."""
-        return share_with_a_time((row.bytes, row.untimed_bytes) for row in self.rows)
-
-    @property
-    def coverage(self) -> dict[str, float]:
-        """Shares of the step's time by where its operations' kind was measured: this chip, another chip or nowhere.
-
-        What has no time counts nowhere in it; ``priced`` says how much that is.
-        """
-        sums = dict.fromkeys(("this chip", "another chip", "nowhere"), 0.0)
-        for row in self.rows:
-            sums[row.measured_on] += row.seconds
-        whole = sum(sums.values())
-        return {place: seconds / whole if whole else 0.0 for place, seconds in sums.items()}
 
     @property
     def exposed_seconds(self) -> float:
@@ -248,6 +200,31 @@ class StepTime:
         return sum(row.seconds for row in self.rows if row.again)
 
     @property
+    def priced(self) -> float:
+        """Share of the step that has a time, by flops or by bytes, whichever is less; below 1 it is a lower bound."""
+        return min(self.priced_flops, self.priced_bytes)
+
+    @property
+    def priced_flops(self) -> float:
+        """Share of the multiplications and additions that have a time."""
+        return share_with_a_time((row.flops, row.untimed_flops) for row in self.rows)
+
+    @property
+    def priced_bytes(self) -> float:
+        """Share of the bytes that have a time; those of an operation without one are all it reads and writes."""
+        return share_with_a_time((row.bytes, row.untimed_bytes) for row in self.rows)
+
+    @property
+    def flops(self) -> int:
+        """Multiplications and additions of all products, of those without a time as well."""
+        return sum(row.flops + row.untimed_flops for row in self.rows)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes through HBM."""
+        return sum(row.bytes for row in self.rows)
+
+    @property
     def matrix_utilisation(self) -> float:
         """Share of the published matrix peak that the step reaches; 0 where no peak is known."""
         timed = sum(row.flops for row in self.rows)
@@ -257,6 +234,18 @@ class StepTime:
     def hbm_utilisation(self) -> float:
         """Share of the published HBM bandwidth that the step reaches; 0 where none is known."""
         return self.bytes / self.device_seconds / self.hbm_peak if self.hbm_peak and self.device_seconds else 0.0
+
+    @property
+    def coverage(self) -> dict[str, float]:
+        """Shares of the step's time by where its operations' kind was measured: this chip, another chip or nowhere.
+
+        What has no time counts nowhere in it; ``priced`` says how much that is.
+        """
+        sums = dict.fromkeys(("this chip", "another chip", "nowhere"), 0.0)
+        for row in self.rows:
+            sums[row.measured_on] += row.seconds
+        whole = sum(sums.values())
+        return {place: seconds / whole if whole else 0.0 for place, seconds in sums.items()}
 
     def by_bound(self) -> dict[str, float]:
         """Seconds by what bounds them, the most first."""
@@ -275,23 +264,11 @@ class StepTime:
         return joined(self.rows, same, ("seconds", "bytes", "flops", "runs", "untimed_flops", "untimed_bytes"))
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values; ``schema_version`` changes when a field changes its meaning."""
+        """Plain values, every figure of the step; ``schema_version`` changes when a field changes its meaning."""
         kind = "modelled, from predicted fusions and layouts" if self.predicted else "modelled, from the dump"
         head = {"schema": SCHEMA, "schema_version": 3, "tilewright": __version__}
-        shown = (
-            "device_seconds",
-            "call_seconds",
-            "seconds",
-            "exposed_seconds",
-            "exchange_seconds",
-            "recomputed_seconds",
-            "priced",
-            "priced_flops",
-            "priced_bytes",
-            "flops",
-            "bytes",
-        )
-        figures = {name: getattr(self, name) for name in (*shown, "matrix_utilisation", "hbm_utilisation", "coverage")}
+        shown = [name for name, value in vars(StepTime).items() if isinstance(value, property)]
+        figures = {name: getattr(self, name) for name in ("device_seconds", "call_seconds", *shown)}
         rows = [{name: value for name, value in to_builtins(row).items() if name != "also"} for row in self.rows]
         parts = {"by_bound": self.by_bound(), "notes": list(self.notes), "rows": rows}
         return {**head, "program": self.program, "target": self.target, "kind": kind, **figures, **parts}
@@ -307,8 +284,8 @@ class StepTime:
             details: Args = (("bound", row.bound), ("bytes", row.bytes), ("flops", row.flops), ("source", row.source))
             begin, seconds, lane = row.start, row.seconds / row.runs, row.lane
             if row.beside:
+                details = (*details, ("waited_ns", round(seconds * 1e9)))
                 begin, seconds = row.begun, row.beside
-                details = (*details, ("waited_ns", round(row.seconds / row.runs * 1e9)))
             if not seconds:
                 continue
             start, duration = round(begin * 1e9), max(1, round(seconds * 1e9))
@@ -519,26 +496,10 @@ class StepTime:
         if not any(seconds for _, start, seconds, *_ in bars if start >= 0):
             return element("p", "nothing to draw", class_="empty")
         end = max(call + max(start + seconds for _, start, seconds, *_ in bars), end or 0.0)
-        left = max(text_width(_TITLES.get(name, name)) for name in names) + 16
-        width, tall = 900.0, 28.0
-        drawing = Drawing(width, tall * len(names) + 30, title="Lanes")
-        scale = (width - left - 10) / (end or 1.0)
-        for at in ticks_of(0, end):
-            if at <= end:
-                across = left + at * scale
-                drawing.line(across, 0, across, tall * len(names), "grid")
-                drawing.text(
-                    across, tall * len(names) + 20, seconds_text(at), "soft", anchor="middle" if at else "start"
-                )
-        for k, lane in enumerate(names):
-            drawing.text(left - 8, tall * k + 19, _TITLES.get(lane, lane), anchor="end")
-            drawing.line(left, tall * (k + 1), width - 10, tall * (k + 1), "grid")
+        plane = LanePlane("Lanes", [_LANES[name] for name in names], end)
         for lane, start, seconds, tip, light in bars:
-            k = names.index(lane)
-            style = _LIGHT[k % 4] if light else f"bar s{k % 4}"
-            across = left + (call + start) * scale
-            drawing.rect(across, tall * k + 5, max(0.4, seconds * scale), tall - 9, style, tip=tip)
-        return element("figure", drawing.svg())
+            plane.bar(names.index(lane), call + start, seconds, tip, light)
+        return element("figure", plane.svg())
 
     def _bars(self) -> Iterator[tuple[str, float, float, str, bool]]:
         """(lane, begin, seconds, tip, whether it is drawn light): the call, then loops, then rows, the longest first.
@@ -612,8 +573,5 @@ def lanes(steps: Sequence[NamedStep]) -> list[Html]:
 def advised(sentence: str) -> Step:
     """A sentence of advice; the time that it begins with stands out."""
     worth, colon, words = sentence.partition(": ")
-    return (
-        Step(words, worth=worth)
-        if colon and (worth.endswith(("of the step)", _BESIDE)) or worth.startswith("saves "))
-        else Step(sentence)
-    )
+    told = (colon and worth.endswith(("of the step)", _BESIDE))) or worth.startswith("saves ")
+    return Step(words, worth=worth) if told else Step(sentence)
