@@ -119,15 +119,15 @@ def plan(
             observed.add(packed(batch))
         if progress is not None:
             progress(observed.batches)
-    limits = {name: limit.with_headroom(headroom) for name, limit in observed.limits(quantile).items()}
-    most = {name: vars(limit).values() for name, limit in observed.limits(1.0).items()}
-    lower = [{name: Limits.holding(*(int(n * share) for n in both)) for name, both in most.items()} for share in CURVE]
+    loads = observed.loads
+    limits = {name: of.limits(quantile).with_headroom(headroom) for name, of in loads.items()}
+    lower = [{name: Limits.holding(*(of.most * share)) for name, of in loads.items()} for share in CURVE]
     replay = Replay(stacking, [limits, *lower], bad_ids)
     for batch in observed.sample:
         replay.add(batch)
     dropped, stacks = replay.drop_rates(0), list[StackPlan]()
     for group in stacking.groups:
-        known = {"drop_rate": dropped[group.name], **observed.loads[group.name].known(limits[group.name])}
+        known = {"drop_rate": dropped[group.name], **loads[group.name].known(limits[group.name])}
         stacks.append(stack_plan(group, topology, observed.sizes, limits[group.name], target, **known))
     skew = skew_of(observed)
     today = {remedy.stack: remedy.limits for remedy in skew.remedies if remedy.change == AS_IT_IS}
@@ -140,7 +140,7 @@ def plan(
     made = Plan(
         stacking=stacking,
         stacks=tuple(stacks),
-        distinct={name: loads.means()[1] * topology.sparsecores**2 for name, loads in observed.loads.items()},
+        distinct={name: of.means()[1] * topology.sparsecores**2 for name, of in loads.items()},
         narrow=narrow,
         **given,
         batch=max(size // parts[name] for name, size in observed.sizes.items()),
@@ -177,8 +177,7 @@ def _stacking(
 ) -> Stacking:
     """The stacking to plan for: by default made for the sizes of the first batch."""
     if given is None:
-        whole = stack(features, topology)
-        inputs = ragged_inputs(first, whole, source_slices(whole))
+        inputs = unweighted(first, stack(features, topology))
         return stack(features, topology, table_stacking, {name: ragged.batch_size for name, ragged in inputs.items()})
     if given.features != features or given.topology != topology:
         raise UsageError("the stacking is of other features or another topology", where="plan")
@@ -265,10 +264,6 @@ class Observed:
             self.fillings[self.batches, k, kind] = _filling(group, self.stacking, inputs, source, shard, bool(kind))
         np.maximum(self._most, self.peaks[-1], out=self._most)
 
-    def limits(self, quantile: float) -> dict[str, Limits]:
-        """Per stack the smallest limits that at least the share ``quantile`` of all partitions keep (1.0: all)."""
-        return {name: loads.limits(quantile) for name, loads in self.loads.items()}
-
     def batches_over(self, limits: Mapping[str, Limits]) -> float:
         """The share of batches in which some partition of some stack exceeds ``limits``."""
         allowed = limit_table(limits, self.stacking)
@@ -302,7 +297,9 @@ class Loads:
         ids, rows = of_shard = counts.sum(axis=1)
         self.received += of_shard
         self.partitions += counts[0].size
-        self.histograms = [with_values(histogram, kind) for histogram, kind in zip(self.histograms, counts)]
+        for k, before in enumerate(self.histograms):
+            self.histograms[k] = np.bincount(counts[k].reshape(-1), minlength=len(before))
+            self.histograms[k][: len(before)] += before
         for k, work in enumerate((rows * self._work.row + ids * self._work.id, rows, ids)):
             self._fullest[k] += work.max()
             self._average[k] += work.mean()
@@ -332,7 +329,7 @@ class Loads:
         """What a :class:`StackPlan` says of these counts under ``limits``."""
         bounds = zip(self.histograms, vars(limits).values())
         return {
-            "observed": self.limits(1.0),
+            "observed": Limits.holding(*self.most),
             "mean_ids": self.means()[0],
             "imbalance": self.imbalance,
             **self.waits,
@@ -344,13 +341,6 @@ class Loads:
     def remedy(self, name: str, change: str) -> Remedy:
         """The stack's figures if ``change`` is what was counted."""
         return Remedy(name, change, Limits.holding(*self.most), self.imbalance, self.waits["wait"])
-
-
-def with_values(histogram: Longs, values: Longs) -> Longs:
-    """The histogram with ``values`` counted in, longer if it must be."""
-    more = np.bincount(values.reshape(-1), minlength=len(histogram))
-    more[: len(histogram)] += histogram
-    return more
 
 
 def quantile_of(histogram: Longs, quantile: float) -> int:
@@ -429,9 +419,8 @@ def shuffled(batches: Sequence[Inputs]) -> list[dict[str, Ragged]]:
 
 def without_hottest(batch: Inputs, hot: Sequence[HotId], stacking: Stacking) -> dict[str, Ragged]:
     """The batch without every stack's hottest id (the first in ``hot``)."""
-    gone: dict[str, Longs] = {}
-    for hottest in {hot_id.stack: hot_id for hot_id in reversed(hot)}.values():
-        gone[hottest.table] = np.array([hottest.id])
+    hottest = {hot_id.stack: hot_id for hot_id in reversed(hot)}.values()
+    gone: dict[str, Longs] = {hot_id.table: np.array([hot_id.id]) for hot_id in hottest}
     cold = without_hot({name: ragged.as_input() for name, ragged in batch.items()}, stacking.features, gone)
     return ragged_inputs(cold, stacking, source_slices(stacking))
 
@@ -463,10 +452,8 @@ def rotations_to_try(entries: Longs, now: int) -> list[int]:
 
 def _turned(counts: Longs, step: int) -> Longs:
     """The sum over tables of counts [tables, .., S], table k's turned by k * step shards."""
-    whole: Longs = np.zeros_like(counts[0])
-    for k, of_table in enumerate(counts):
-        whole += np.roll(of_table, k * step, axis=-1)
-    return whole
+    turned: Longs = np.sum([np.roll(of_table, k * step, axis=-1) for k, of_table in enumerate(counts)], axis=0)
+    return turned
 
 
 _HOTTEST = 3
@@ -537,18 +524,15 @@ def _rotations(group: Stack, observed: Observed, batches: Sequence[Inputs]) -> t
 
 def _hottest_ids(group: Stack, stacking: Stacking, batches: Sequence[Inputs], shard: int) -> list[HotId]:
     """The ids with the most entries on the fullest shard (an id counts once per sample)."""
-    sums: dict[tuple[str, int], int] = {}
-    total = 0
-    for feature in group.features:
-        place = stacking.tables[feature.table.name]
-        for batch in batches:
-            ids, entries = np.unique(_on_shard(batch[feature.name], place, shard), return_counts=True)
-            total += int(entries.sum())
-            for k in np.argsort(-entries, kind="stable")[: 8 * _HOTTEST].tolist():
-                key = feature.table.name, int(ids[k])
-                sums[key] = sums.get(key, 0) + int(entries[k])
-    hottest = sorted(sums.items(), key=lambda item: -item[1])[:_HOTTEST]
-    return [HotId(group.name, table, i, shard, n, n / max(1, total)) for (table, i), n in hottest]
+    hottest, total = list[tuple[int, str, int]](), 0
+    for table in group.tables:
+        mine = [feature.name for feature in group.features if feature.table.name == table.name]
+        parts = [_on_shard(batch[name], stacking.tables[table.name], shard) for name in mine for batch in batches]
+        ids, entries = np.unique(np.concatenate(parts), return_counts=True)
+        total += int(entries.sum())
+        hottest += [(int(entries[k]), table.name, int(ids[k])) for k in np.argsort(-entries, kind="stable")[:_HOTTEST]]
+    hottest = sorted(hottest, key=lambda hot: -hot[0])[:_HOTTEST]
+    return [HotId(group.name, table, i, shard, n, n / max(1, total)) for n, table, i in hottest]
 
 
 def _filling(
@@ -583,22 +567,13 @@ def _on_shard(ids: Ragged, place: TablePlacement, shard: int) -> Longs:
 
 def savings_of(observed: Observed, alone: Mapping[str, Limits], today: Mapping[str, Limits]) -> Savings:
     """From the limits the replayed batches need, table by table (``alone``) and stack by stack (``today``; where no
-    tables are stacked, in the stacks they could form)."""
-    stacking = observed.stacking
-    stacked = _automatic_limits(observed, today) if len(today) == len(alone) else today
+    tables are stacked, in the stacks that automatic stacking would form)."""
+    stacking, stacked = observed.stacking, today
+    other = stack(stacking.features, stacking.topology, batch_size=observed.sizes)
+    if len(other.groups) < len(today) == len(alone):
+        fullest = [tally(b, other, observed.bad_ids).per_stack.max(axis=(2, 3)) for b in observed.sample]
+        stacked = {name: Limits.holding(*most) for name, most in zip(other.stacks, np.max(fullest, axis=0))}
     return Savings(buffer_bytes(stacking, alone), buffer_bytes(stacking, stacked))
-
-
-def _automatic_limits(observed: Observed, today: Mapping[str, Limits]) -> Mapping[str, Limits]:
-    """Limits that the stacks of automatic stacking would need for the replayed batches."""
-    mine = observed.stacking
-    other = stack(mine.features, mine.topology, batch_size=observed.sizes)
-    if len(other.groups) == len(mine.groups):
-        return today
-    most = np.zeros((len(other.groups), 2), np.int64)
-    for batch in observed.sample:
-        np.maximum(most, tally(batch, other, observed.bad_ids).per_stack.max(axis=(2, 3)), out=most)
-    return {name: Limits.holding(ids, unique) for name, (ids, unique) in zip(other.stacks, most)}
 
 
 def buffer_bytes(stacking: Stacking, limits: Mapping[str, Limits]) -> int:
