@@ -111,8 +111,13 @@ def plan(
     rest = iter(batches)
     if (first := next(rest, None)) is None:
         raise UsageError("no batches", where="plan", how="give at least one batch")
-    with naming_batch(1):
-        stacking = _stacking(packed(first), narrow.features, topology, stacking, table_stacking)
+    if stacking is None:
+        with naming_batch(1):
+            inputs = unweighted(packed(first), stack(narrow.features, topology))
+        sizes = {name: ragged.batch_size for name, ragged in inputs.items()}
+        stacking = stack(narrow.features, topology, table_stacking, sizes)
+    if stacking.features != narrow.features or stacking.topology != topology:
+        raise UsageError("the stacking is of other features or another topology", where="plan")
     observed = Observed(stacking, bad_ids, target)
     for batch in chain((first,), rest):
         with naming_batch(observed.batches + 1):
@@ -166,22 +171,6 @@ def naming_batch(number: int) -> Iterator[None]:
     except UsageError as error:
         where = f"batch {number}" + (f", {error.where}" if error.where not in ("", "batch") else "")
         raise UsageError(error.what, where=where, how=error.how) from None
-
-
-def _stacking(
-    first: Mapping[str, Any],
-    features: tuple[Feature, ...],
-    topology: Topology,
-    given: Stacking | None,
-    table_stacking: bool,
-) -> Stacking:
-    """The stacking to plan for: by default made for the sizes of the first batch."""
-    if given is None:
-        inputs = unweighted(first, stack(features, topology))
-        return stack(features, topology, table_stacking, {name: ragged.batch_size for name, ragged in inputs.items()})
-    if given.features != features or given.topology != topology:
-        raise UsageError("the stacking is of other features or another topology", where="plan")
-    return given
 
 
 def _curve_point(k: int, observed: Observed, replay: Replay) -> CurvePoint:
@@ -395,25 +384,23 @@ def hashed(batch: Inputs, stacking: Stacking) -> dict[str, Ragged]:
         values = ids.values.astype(np.int64)
         good = (values >= 0) & (values < vocab)
         values[good] = permuted(values[good], vocab)
-        narrow = ids.values.dtype == np.int32  # as they came: one kernel counts all
-        changed[feature.name] = replace(ids, values=values.astype(np.int32) if narrow else values)
+        # of the type they came in, so that one kernel counts all
+        changed[feature.name] = replace(ids, values=values.astype(ids.values.dtype))
     return changed
 
 
 def shuffled(batches: Sequence[Inputs]) -> list[dict[str, Ragged]]:
     """All samples of the batches in one random order, cut into batches of the same sizes; features stay together."""
     mixed: list[dict[str, Ragged]] = [{} for _ in batches]
-    orders: dict[tuple[int, ...], Longs] = {}
     for name in batches[0]:
         parts = [batch[name] for batch in batches]
-        sizes = tuple(part.batch_size for part in parts)
-        if sizes not in orders:
-            orders[sizes] = np.random.Generator(np.random.PCG64(0)).permutation(sum(sizes))
+        sizes = [part.batch_size for part in parts]
         values = np.concatenate([part.values for part in parts])
         lengths = np.concatenate([part.lengths for part in parts])
         whole = Ragged(values, len(lengths), offsets=offsets_of(lengths))
-        for k, order in enumerate(np.split(orders[sizes], np.cumsum(sizes)[:-1])):
-            mixed[k][name] = whole.take(order)
+        order = np.random.Generator(np.random.PCG64(0)).permutation(len(lengths))  # the same for every feature
+        for k, samples in enumerate(np.split(order, np.cumsum(sizes)[:-1])):
+            mixed[k][name] = whole.take(samples)
     return mixed
 
 

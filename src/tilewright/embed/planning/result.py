@@ -8,14 +8,16 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal
 
 from tilewright.embed.host.arrays import Longs
 from tilewright.embed.host.tables import NarrowTables
 from tilewright.embed.model.counters import Counters, HbmCounters, Seconds, StackCounters, TableCounters, plain
-from tilewright.embed.model.formulas import BUCKETS
+from tilewright.embed.model.formulas import BUCKETS, packed_table_bytes, padded_table_bytes
 from tilewright.embed.model.knobs import SparseCoreConfig
+from tilewright.embed.model.lookup_time import StackWork
 from tilewright.embed.model.stacking import Stacking
 from tilewright.embed.model.tables import Limits, limits_json
 from tilewright.embed.planning.confidence import Confidence, Day
@@ -34,8 +36,6 @@ from tilewright.embed.planning.types import (
     Traffic,
     fields_of_limits,
     live_bytes,
-    table_plan,
-    traffic_of,
 )
 from tilewright.files import write_whole
 from tilewright.render import (
@@ -66,12 +66,16 @@ _SHARDS_OF = 4
 """Stacks of which the page draws what every shard receives: those that wait most."""
 _FEW = 4
 """Tables that a verdict names."""
+_EXCHANGES = 3
+"""Between chips in a step, of each stack: of ids, of their rows, of gradients."""
 _MOSTLY_HELD = 0.5
 """Limits that a fresh batch may exceed with a greater chance are warned of."""
 
 
 def _titled(title: str, fields: Sequence[Field], items: Sequence[Any]) -> Table:
-    return Table(fields, cells(fields, items), title)
+    """The table of the fields that some item has."""
+    known = [field for field in fields if any(field.of(item) is not None for item in items)]
+    return Table(known, cells(known, items), title)
 
 
 def _figure(rows: Table) -> Html:
@@ -149,7 +153,7 @@ class Plan:
         """
         topology, groups, stacks = self.stacking.topology, self.stacking.groups, self.stacks
         chips, per_chip = topology.chips, topology.sparsecores_per_chip
-        batch = sum(stack.buffer_bytes for stack in stacks) * topology.devices // chips
+        batch = self._batch_bytes
         exchange = 2 * per_chip * sum(4 * s.padded_width * s.samples_per_sparsecore for s in stacks)
         hbm = find_target(self.target).whole.memory("hbm") if self.target else None
         forward, how_forward = live_bytes("forward", [s.forward for s in stacks if s.forward], serialized)
@@ -185,14 +189,67 @@ class Plan:
     @cached_property
     def traffic(self) -> Traffic:
         """What a step moves, takes and waits for."""
-        return traffic_of(self.stacking, self.stacks, self.distinct, self.target or None)
+        topology, chip = self.stacking.topology, self.target or None
+        chips, shards, per_chip = topology.chips, topology.sparsecores, topology.sparsecores_per_chip
+        rows = hbm = links = launches = row_work = id_work = 0.0
+        waits = dict[str, float]()
+        for group, stack in zip(self.stacking.groups, self.stacks):
+            distinct, width, work = self.distinct[group.name], group.padded_width, StackWork.of(group, chip)
+            here = distinct / chips
+            rows += here
+            hbm += 4 * (here * group.step_floats + 4 * width * stack.samples_per_sparsecore * per_chip)
+            links += here * (4 + 8 * width) * (chips - 1) / chips
+            entries = distinct if stack.mean_ids is None else stack.mean_ids * shards**2
+            of_rows, of_ids = distinct / shards * work.row, entries / shards * work.id
+            launches += work.launch
+            row_work += of_rows * stack.wait
+            id_work += of_ids * stack.wait + stack.samples_per_sparsecore * work.sample
+            waits[group.name] = (of_rows + of_ids) * max(0.0, stack.wait - 1)
+        if chip is None:
+            return Traffic(rows, hbm, links, self._batch_bytes)
+        whole, exchanges = find_target(chip).whole, 0.0
+        hbm_memory = whole.memory("hbm")
+        if (between := whole.links) and chips > 1:
+            latency = (between.start_ns + between.hop_ns) / 1e9
+            exchanges = links / between.bytes_per_second + _EXCHANGES * len(self.stacks) * latency
+        least = max(exchanges, hbm / hbm_memory.bytes_per_second if hbm_memory else 0.0)
+        sparse = launches + row_work + id_work
+        return Traffic(
+            *(rows, hbm, links, self._batch_bytes, launches, row_work, id_work, exchanges, least),
+            seconds=max(sparse - sum(waits.values()), least),
+            waited=max(sparse, least),
+            waits=waits,
+        )
+
+    @property
+    def _batch_bytes(self) -> int:
+        """Bytes of one batch's buffers on one chip."""
+        topology = self.stacking.topology
+        return sum(stack.buffer_bytes for stack in self.stacks) * topology.devices // topology.chips
 
     @cached_property
     def tables(self) -> tuple[TablePlan, ...]:
         """The tables as the model has them, where the stacking put them (or their lines)."""
         models = {feature.table.name: feature.table for feature in self.narrow.original}
-        packed = self.narrow.rows_per_line
-        return tuple(table_plan(models[p.table.name], p, packed.get(p.table.name, 1)) for p in self.stacking.placements)
+        made = []
+        for place in self.stacking.placements:
+            table, parts = models[place.table.name], self.narrow.rows_per_line.get(place.table.name, 1)
+            made.append(
+                TablePlan(
+                    name=table.name,
+                    stack=place.stack,
+                    vocab=table.vocab,
+                    width=table.width,
+                    padded_vocab=place.padded_vocab * parts,
+                    padded_width=place.padded_width // parts,
+                    data_bytes=table.vocab * table.width * 4,
+                    padded_bytes=padded_table_bytes(place.table.vocab, place.table.width, place.shards),
+                    packed_bytes=packed_table_bytes(table.vocab, table.width, place.shards),
+                    unpacked_bytes=padded_table_bytes(table.vocab, table.width, place.shards),
+                    rows_per_line=parts,
+                )
+            )
+        return tuple(made)
 
     @property
     def fits(self) -> bool | None:
@@ -219,16 +276,15 @@ class Plan:
         failing = ((stack, program) for stack in self.stacks for program in stack.programs if not program.compiles)
         if failed := next(failing, None):
             stack, program = failed
-            best, advice = program.largest_limits, ""
-            if best is not None:
-                ids, unique = best.max_ids_per_partition, best.max_unique_ids_per_partition
-                advice = f"; limits of {ids} ids and {unique} distinct ids would compile"
+            best = program.largest_limits
+            advice = "; limits of {} ids and {} distinct ids would compile".format(*vars(best).values()) if best else ""
             refused = f"stack {stack.label}, {program.op}: {program.reason}"
             verdict = f"does not compile on {self.target}: {refused}{advice}"
         elif self.heap.total > self.heap.capacity:
             verdict = f"does not fit on {self.target}: {figures}; take more chips, or smaller tables"
-            if self.for_host:
-                held, moved = map(bytes_text, self._host_bytes())
+            if self.for_host:  # at most every row of a step is of these tables, and as wide as the widest
+                sizes, widths, _ = zip(*self._largest_tables[: len(self.for_host)])
+                held, moved = bytes_text(sum(sizes)), bytes_text(round(4 * max(widths) * self.traffic.rows))
                 names = ", ".join(self.for_host[:_FEW]) + (", ..." if len(self.for_host) > _FEW else "")
                 verdict += f"; or hold {names} on the host ({held} a chip; at most {moved} a step each way)"
         serial = f"; or set num_serialized_tables_to_optimize_hbm to {self.serialized_fits}, with which it fits"
@@ -239,26 +295,19 @@ class Plan:
         """Tables, the largest first, without which HBM holds the rest: a place for them is the host's memory, which
         neither training here nor jax-tpu-embedding looks up from. () where HBM holds all, or not even the rest."""
         over = self.heap.total - self.heap.capacity if self.heap.capacity else 0
-        names: list[str] = []
-        for name, size in sorted(self._bytes_of_tables().items(), key=lambda item: -item[1]):
-            if over <= 0:
-                break
-            names.append(name)
-            over -= size
-        return tuple(names) if over <= 0 else ()
+        freed = [0, *accumulate(size for size, *_ in self._largest_tables)]
+        fewest = bisect_left(freed, over)
+        return tuple(name for *_, name in self._largest_tables[:fewest]) if fewest < len(freed) else ()
 
-    def _bytes_of_tables(self) -> dict[str, int]:
-        """Rows and slots of every table on one chip."""
-        chips, stacks, tables = self.stacking.topology.chips, self.stacking.stacks, self.stacking.tables
-        floats = {name: stacks[p.stack].padded_width + stacks[p.stack].slot_floats for name, p in tables.items()}
-        return {name: 4 * p.padded_vocab * floats[name] // chips for name, p in tables.items()}
-
-    def _host_bytes(self) -> tuple[int, int]:
-        """Bytes of :attr:`for_host` a chip, and what a step moves of them each way at most: all rows, the widest."""
-        of = self._bytes_of_tables()
-        groups = [self.stacking.stacks[self.stacking.tables[name].stack] for name in self.for_host]
-        widest = max((group.padded_width + group.slot_floats for group in groups), default=0)
-        return sum(of[name] for name in self.for_host), round(4 * widest * self.traffic.rows)
+    @cached_property
+    def _largest_tables(self) -> list[tuple[int, int, str]]:
+        """Of every table, the largest first: bytes of its rows and slots on one chip, floats of one of them, name."""
+        sizes = []
+        for name, place in self.stacking.tables.items():
+            group = self.stacking.stacks[place.stack]
+            floats = group.padded_width + group.slot_floats
+            sizes.append((4 * place.padded_vocab * floats // self.stacking.topology.chips, floats, name))
+        return sorted(sizes, key=lambda size: -size[0])
 
     def counters(self, sparsecore: SparseCoreConfig | None = None) -> Counters:
         """The plan's counts, as :func:`diagnose` reads them, with the guide's knobs in use where they are given.
@@ -277,7 +326,7 @@ class Plan:
             fresh_over=(sure.expected, sure.at_most) if (sure := self.confidence) else None,
             uncut=round(self.uncut * self.batches),
             uncut_because=self.uncut_because,
-            buffer_bytes=sum(stack.buffer_bytes for stack in self.stacks) * topology.devices // topology.chips,
+            buffer_bytes=self._batch_bytes,
             seconds=Seconds(
                 host=feeding.host_seconds if feeding else None,
                 modelled=self.traffic.waited or None,
@@ -285,10 +334,7 @@ class Plan:
                 least=self.traffic.least or None,
             ),
             hbm=HbmCounters(
-                tables=heap.tables,
-                slots=heap.slots,
-                dense=heap.dense,
-                inputs=heap.inputs,
+                **{name: getattr(heap, name) for name in ("tables", "slots", "dense", "inputs")},
                 exchange=heap.exchange + heap.pipelined,
                 forward_stack=heap.forward_stack if self.target else None,
                 backward_stack=heap.backward_stack if self.target else None,
@@ -317,17 +363,14 @@ class Plan:
         common = [(name, by) for name, ids, by in apart if ids >= shards > 1 and math.gcd(by, shards) > 1]
         same = ["label", "optimizer", "samples_per_sparsecore", "mean_ids"]
         same += ["imbalance", "wait", "wait_rows", "wait_ids"] if stack.counted else []
-        both = stack.observed, dict(stack.quantiles).get(TYPICAL)
-        most, typical = (tuple(vars(limits).values()) if limits else (None, None) for limits in both)
+        seen = {"observed": stack.observed, "typical": dict(stack.quantiles).get(TYPICAL)}
+        pairs = {name: zip(("ids", "unique_ids"), vars(limits).values()) for name, limits in seen.items() if limits}
         return StackCounters(
             **{name: getattr(stack, name) for name in same},
             **vars(stack.limits),
             tables=len(stack.tables),
             width=stack.padded_width,
-            observed_ids=most[0],
-            observed_unique_ids=most[1],
-            typical_ids=typical[0],
-            typical_unique_ids=typical[1],
+            **{f"{name}_{kind}": n for name, pair in pairs.items() for kind, n in pair},
             dropped_share=stack.drop_rate if stack.counted else None,
             wait_seconds=self.traffic.waits[stack.name] if self.traffic.waited and stack.counted else None,
             combiner=self.stacking.stacks[stack.name].combiner,
@@ -461,8 +504,7 @@ class Plan:
         yield from (self._head, self.verdict)
         yield from filter(None, [self._sure])
         for rows in self._rows([max(self.stacks, key=lambda s: s.wait)]).values():
-            if rows.rows:
-                yield from ("", rows)
+            yield from ("", rows)
         if (more := len(self.alike()) - _SHOWN) > 0 and self.feeding is None:
             yield f"... and {more} more kinds of stacks: --json has all"
         yield ""
@@ -471,32 +513,32 @@ class Plan:
     def _rows(self, explained: Sequence[StackPlan]) -> dict[str, Table]:
         """All tables of a plan; hot ids and remedies are those of the stacks ``explained``."""
         kinds = self.alike()
-        known = tuple(f for f in StackPlan.COLUMNS if any(f.of(kind) is not None for kind in kinds))
-        heap = _titled("HBM of one chip", Heap.COLUMNS, [*self.heap_parts(), self._heap_total()])
-        if self.feeding is None:
-            return {"limits": _titled("limits", known, kinds[:_SHOWN]), "heap": heap}
-        again = f"{counted(self.replayed, 'batch', 'batches')} run again"
-        labels = {stack.name: stack.label for stack in explained}
-        hot = [(labels[hot.stack], hot) for hot in self.skew.hot if hot.stack in labels]
-        remedies = [(labels[remedy.stack], remedy) for remedy in self.skew.remedies if remedy.stack in labels]
-        programs = [(stack, program) for stack in self.stacks for program in stack.programs]
-        fields = TablePlan.COLUMNS if any(table.gains for table in self.tables) else TablePlan.COLUMNS[:-1]
-        if any(table.rows_per_line > 1 for table in self.tables):
-            fields = (*TablePlan.COLUMNS[:-1], TablePlan.LINES)
-        days = self.confidence.days if self.confidence else ()
-        holding = "ids / distinct ids that hold a share of the partitions"
-        return {
-            "limits": _titled(f"limits holding {percent_text(self.quantile)} of the partitions", known, kinds),
-            "holding": _titled(holding, StackPlan.HOLDING, self.stacks),
-            "days": _titled("later days against the limits of the days before", Day.COLUMNS, days),
-            "programs": _titled("compiler, per SparseCore", StackPlan.PROGRAMS, programs),
+        total = ("in all, the larger stack" if self.target else "in all", self.heap.total)
+        heap = ("HBM of one chip", Heap.COLUMNS, [*self.heap_parts(), total])
+        parts: dict[str, tuple[str, Sequence[Field], Sequence[Any]]] = {
+            "limits": ("limits", StackPlan.COLUMNS, kinds[:_SHOWN]),
             "heap": heap,
-            "tables": _titled("tables", fields, self.tables),
-            "savings": _titled("arrangements", Savings.COLUMNS, self.arrangements()),
-            "curve": _titled(f"lower limits ({again})", CurvePoint.COLUMNS, self.curve),
-            "remedies": _titled(f"what would even shards out ({again})", Remedy.COLUMNS, remedies),
-            "hot": _titled("hottest ids of its fullest shard", HotId.COLUMNS, hot),
         }
+        if self.feeding is not None:
+            again = f"{counted(self.replayed, 'batch', 'batches')} run again"
+            hot = [(stack, hot) for stack in explained for hot in self.skew.hot if hot.stack == stack.name]
+            remedies = [(stack, r) for stack in explained for r in self.skew.remedies if r.stack == stack.name]
+            programs = [(stack, program) for stack in self.stacks for program in stack.programs]
+            days = self.confidence.days if self.confidence else ()
+            share = percent_text(self.quantile)
+            parts = {
+                "limits": (f"limits holding {share} of the partitions", StackPlan.COLUMNS, kinds),
+                "holding": ("ids / distinct ids that hold a share of the partitions", StackPlan.HOLDING, self.stacks),
+                "days": ("later days against the limits of the days before", Day.COLUMNS, days),
+                "programs": ("compiler, per SparseCore", StackPlan.PROGRAMS, programs),
+                "heap": heap,
+                "tables": ("tables", TablePlan.COLUMNS, self.tables),
+                "savings": ("arrangements", Savings.COLUMNS, self.arrangements()),
+                "curve": (f"lower limits ({again})", CurvePoint.COLUMNS, self.curve),
+                "remedies": (f"what would even shards out ({again})", Remedy.COLUMNS, remedies),
+                "hot": ("hottest ids of its fullest shard", HotId.COLUMNS, hot),
+            }
+        return {name: _titled(*part) for name, part in parts.items() if part[-1]}
 
     def arrangements(self) -> list[tuple[str, int, int]]:
         """(what, bytes without, bytes with): what stacking saves in buffers, and what narrow rows that share lines
@@ -519,9 +561,6 @@ class Plan:
             parts += [("stack of the lookup", heap.forward_stack), ("stack of the update", heap.backward_stack)]
         return parts
 
-    def _heap_total(self) -> tuple[str, int]:
-        return "in all, the larger stack" if self.target else "in all", self.heap.total
-
     def _notes(self) -> Iterator[str]:
         """What stands under the tables: rows on every device, batches that cannot be cut, what a packed line is, what
         of the memory is modelled and how, which layout it is of; then what a step moves, takes and waits for."""
@@ -530,9 +569,8 @@ class Plan:
             yield f"held on every device: {count_text(len(ids))} rows of {name}: {few}"
         points = [("under these limits", self.uncut, self.uncut_because)]
         points += [(f"limits at {percent_text(p.fraction)}", p.uncut, p.uncut_because) for p in self.curve]
-        if (cut := next((point for point in points if point[1]), None)) is not None:
-            refused = "of the batches cannot be cut, preprocess refuses them"
-            yield f"{cut[0]}: {percent_text(cut[1])} {refused}: {cut[2]}"
+        for what, share, because in [point for point in points if point[1]][:1]:
+            yield f"{what}: {percent_text(share)} of the batches cannot be cut, preprocess refuses them: {because}"
         if lines := [f"{t.rows_per_line} rows of {t.name}" for t in self.tables if t.rows_per_line > 1]:
             shown = "ids shown of these tables are lines: id // rows of the model's"
             yield f"packed: {', '.join(lines)} share a line; {shown}"
@@ -586,9 +624,8 @@ class Plan:
         for name, rows in self._rows(self.stacks).items():
             if name == "heap":
                 blocks.append(bar_chart(bars, title=rows.title, kind="bytes"))
-            elif rows.rows:
-                blocks += self._lower_limits() if name == "curve" else []
-                blocks += [self._shares()] if name == "remedies" else []
+            else:
+                blocks += self._lower_limits() if name == "curve" else [self._shares()] if name == "remedies" else []
                 blocks.append(_figure(rows))
         return join([*blocks, *map(paragraph, self._notes())], "\n")
 
@@ -608,22 +645,22 @@ class Plan:
 
     def _lower_limits(self) -> list[Html]:
         """What the curve of lower limits costs: mini-batches, ids lost, and the buffers it saves."""
-        points = self.curve[::-1]
-        shares, cut = [p.fraction * 100 for p in points], [p for p in points if p.minibatches_mean]
-        at = [p.fraction * 100 for p in cut]
-        mean = Curve("mean", at, [p.minibatches_mean or 0.0 for p in cut])
-        most = Curve("most", at, [float(p.minibatches_max or 0) for p in cut])
+        points, again = self.curve[::-1], counted(self.replayed, "batch", "batches")
         scale, unit = (2**20, "MiB") if self.curve[0].buffer_bytes >= 2**20 else (2**10, "KiB")
-        again = counted(self.replayed, "batch", "batches")
-        dropped = Curve("dropped", shares, [p.drop_rate for p in points])
-        buffers = Curve("buffers", shares, [p.buffer_bytes / scale for p in points])
-        charts: list[tuple[str, str, Kind, list[Curve]]] = [
-            (f"Mini-batches per step under lower limits ({again} run again)", "mini-batches", "number", [mean, most]),
-            ("Ids lost, where they are dropped instead", "share of all entries", "percent", [dropped]),
-            ("Input buffers of one batch on one device", unit, "number", [buffers]),
+
+        def drawn(title: str, y_label: str, kind: Kind, scale: float, **curves: str) -> Html:
+            x, x_label = [p.fraction * 100 for p in points], "limits, percent of the observed maxima"
+            of = {label: [getattr(p, name) for p in points] for label, name in curves.items()}
+            lines = [Curve(n, x, [math.nan if y is None else y / scale for y in ys]) for n, ys in of.items()]
+            return line_chart(lines, title=title, x_label=x_label, y_label=y_label, kind=kind)
+
+        cut = f"Mini-batches per step under lower limits ({again} run again)"
+        lost, buffers = "Ids lost, where they are dropped instead", "Input buffers of one batch on one device"
+        return [
+            drawn(cut, "mini-batches", "number", 1, mean="minibatches_mean", most="minibatches_max"),
+            drawn(lost, "share of all entries", "percent", 1, dropped="drop_rate"),
+            drawn(buffers, unit, "number", scale, buffers="buffer_bytes"),
         ]
-        x_label = "limits, percent of the observed maxima"
-        return [line_chart(c, title=t, x_label=x_label, y_label=y, kind=kind) for t, y, kind, c in charts]
 
     def _shares(self) -> Html:
         """What every shard receives, of the stacks that wait most."""

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields
 from functools import partial
 from operator import attrgetter
 from typing import Any, ClassVar
-
-import numpy as np
 
 from tilewright.embed.host.arrays import Longs
 from tilewright.embed.model.counters import key, plain
 from tilewright.embed.model.formulas import (
     BUCKETS,
-    packed_table_bytes,
-    padded_table_bytes,
     pointers_per_device,
     slots_per_device,
 )
-from tilewright.embed.model.lookup_time import StackWork
 from tilewright.embed.model.optimizers import name_of
-from tilewright.embed.model.stacking import Stack, Stacking, TablePlacement
-from tilewright.embed.model.tables import Limits, Table, Topology, count
+from tilewright.embed.model.stacking import Stack
+from tilewright.embed.model.tables import Limits, Topology, count
 from tilewright.embed.planning.memory import SparseMemory, live_stacks, memory
 from tilewright.errors import UsageError
 from tilewright.render import Field
@@ -41,6 +36,8 @@ _IDS, _UNIQUE = attrgetter("limits.max_ids_per_partition"), attrgetter("limits.m
 _WAIT = (
     "what a step waits for: bytes of rows fetched and ids combined, the fullest shard over the average one (modelled)"
 )
+_STACK = Field("stack", "code", of=lambda pair: pair[0].label)
+"""Of pairs of a stack and something of it, and of the stacks that are alike."""
 _LARGEST = "the largest max_ids_per_partition of the same proportion that compiles"
 
 
@@ -139,9 +136,9 @@ class HotId:
     entries: int
     share: float
 
-    #: Of (label of the stack, hot id).
+    #: Of (stack, hot id).
     COLUMNS: ClassVar = (
-        Field("stack", "code", of=lambda p: p[0]),
+        _STACK,
         Field("table", "code", of=lambda p: p[1].table),
         Field("id", "count", of=lambda p: p[1].id),
         Field("shard", "count", "the fullest of its stack", lambda p: p[1].shard),
@@ -161,9 +158,9 @@ class Remedy:
     wait: float = 1.0
 
     DERIVED: ClassVar = {knob.name: f"limits.{knob.name}" for knob in fields(Limits)}
-    #: Of (label of the stack, remedy).
+    #: Of (stack, remedy).
     COLUMNS: ClassVar = (
-        Field("stack", "code", of=lambda p: p[0]),
+        _STACK,
         Field("if", of=lambda p: p[1].change),
         Field("max ids", "count", "the fullest partition", lambda p: _IDS(p[1])),
         Field("max unique", "count", of=lambda p: _UNIQUE(p[1])),
@@ -228,26 +225,10 @@ class TablePlan:
         Field("in HBM", "bytes", "padded, all chips together", lambda t: t.padded_bytes),
         Field("lost to width", "percent", "rows are padded to 8 floats", lambda t: t.wasted_by_width),
         Field("lost to vocabulary", "percent", "rows are padded to 8 on every shard", lambda t: t.wasted_by_vocab),
-        Field("packed", "bytes", "if rows of 1 to 4 floats shared 32-byte lines", lambda t: t.packed_bytes),
-    )
-    #: In place of the last column where some table is packed.
-    LINES: ClassVar = Field("rows a line", "count", "rows that share a 32-byte line", lambda t: t.rows_per_line)
-
-
-def table_plan(table: Table, placement: TablePlacement, parts: int) -> TablePlan:
-    """The plan of the model's ``table`` where it (or its lines of so many ``parts``) is placed."""
-    return TablePlan(
-        name=table.name,
-        stack=placement.stack,
-        vocab=table.vocab,
-        width=table.width,
-        padded_vocab=placement.padded_vocab * parts,
-        padded_width=placement.padded_width // parts,
-        data_bytes=table.vocab * table.width * 4,
-        padded_bytes=padded_table_bytes(placement.table.vocab, placement.table.width, placement.shards),
-        packed_bytes=packed_table_bytes(table.vocab, table.width, placement.shards),
-        unpacked_bytes=padded_table_bytes(table.vocab, table.width, placement.shards),
-        rows_per_line=parts,
+        Field("packed", "bytes", "if its rows shared 32-byte lines", lambda t: t.packed_bytes if t.gains else None),
+        Field(
+            "rows a line", "count", "that share 32 bytes", lambda t: t.rows_per_line if t.rows_per_line > 1 else None
+        ),
     )
 
 
@@ -263,8 +244,7 @@ def _counted(name: str) -> Callable[[Sequence[StackPlan]], Any]:
 
 
 def _pair(k: int, stack: StackPlan) -> str:
-    limits = stack.quantiles[k][1]
-    return f"{limits.max_ids_per_partition:,} / {limits.max_unique_ids_per_partition:,}"
+    return "{:,} / {:,}".format(*vars(stack.quantiles[k][1]).values())
 
 
 @dataclass(frozen=True)
@@ -320,7 +300,7 @@ class StackPlan:
     #: Of stacks that are alike (see :meth:`Plan.alike`); the column of their number stands only where partitions were
     #: not counted, those of counts only where they were.
     COLUMNS: ClassVar = (
-        Field("stack", "code", of=lambda g: g[0].label),
+        _STACK,
         Field("stacks", "count", of=lambda g: None if g[0].counted else len(g)),
         Field("tables", "count", of=lambda g: len(g[0].tables)),
         Field("width", "count", "floats per row, padded to 8", lambda g: g[0].padded_width),
@@ -335,7 +315,7 @@ class StackPlan:
     )
     #: Of (stack, its program's memory).
     PROGRAMS: ClassVar = (
-        Field("stack", "code", of=lambda p: p[0].label),
+        _STACK,
         Field("program", of=lambda p: p[1].op),
         Field("compiles", of=lambda p: p[1].compiles),
         Field("replicas", "count", "logical_replica_count", lambda p: p[1].logical_replica_count),
@@ -366,13 +346,6 @@ class StackPlan:
     def programs(self) -> tuple[SparseMemory, ...]:
         """Lookup and update; none without a target."""
         return tuple(program for program in (self.forward, self.backward) if program)
-
-    def step_work(self, distinct: float, topology: Topology, work: StackWork) -> tuple[float, float, float]:
-        """Seconds of a step's launches, rows and ids, each stack waiting for its fullest shard. ``distinct``: rows that
-        all sources ask for."""
-        entries = distinct if self.mean_ids is None else self.mean_ids * topology.sparsecores**2
-        rows, ids = (n / topology.sparsecores * self.wait for n in (distinct, entries))
-        return work.launch, rows * work.row, ids * work.id + self.samples_per_sparsecore * work.sample
 
     @property
     def buffer_bytes(self) -> int:
@@ -484,16 +457,16 @@ def given_fields(
 def fields_of_limits(group: Stack, topology: Topology, limits: Limits, chip: str | Target | None) -> dict[str, Any]:
     """The fields of :class:`StackPlan` that follow from a stack's limits: buffers, the compiler's verdicts."""
     sparsecores, per_device = topology.sparsecores, topology.sparsecores_per_device
-
-    def program(op: Any) -> SparseMemory | None:
-        return memory(chip, sparsecores, group.padded_width, limits, op) if chip is not None else None
-
+    forward, backward = (
+        memory(chip, sparsecores, group.padded_width, limits, op) if chip is not None else None
+        for op in ("forward", group.optimizer)
+    )
     return {
         "limits": limits,
         "slots": slots_per_device(limits.max_ids_per_partition, sparsecores, per_device),
         "pointers": pointers_per_device(sparsecores, per_device),
-        "forward": program("forward"),
-        "backward": program(group.optimizer),
+        "forward": forward,
+        "backward": backward,
     }
 
 
@@ -533,41 +506,3 @@ def live_bytes(kind: str, programs: list[SparseMemory], serialized: int) -> tupl
         of = f"{len(live)} of {len(programs)}"
         notes.append(f"the largest {of} stacks are live at a time, as {serialized} are processed in turn")
     return sum(m.stack_bytes for m in live), "; ".join(notes)
-
-
-def traffic_of(
-    stacking: Stacking, stacks: Sequence[StackPlan], distinct: Mapping[str, float], chip: str | Target | None
-) -> Traffic:
-    """What a step moves; ``distinct``: of every stack the distinct ids of a batch, summed over the sources."""
-    topology = stacking.topology
-    chips, per_chip = topology.chips, topology.sparsecores_per_chip
-    rows = hbm = links = even = 0.0
-    work, waits = np.zeros(3), dict[str, float]()  # launches, rows, ids
-    for group, planned in zip(stacking.groups, stacks):
-        here, width = distinct[group.name] / chips, group.padded_width
-        rows += here
-        hbm += 4 * (here * group.step_floats + 4 * width * planned.samples_per_sparsecore * per_chip)
-        links += here * (4 + 8 * width) * (chips - 1) / chips
-        asked = distinct[group.name], topology, StackWork.of(group, chip)
-        own, apart = planned.step_work(*asked), sum(replace(planned, wait=1.0).step_work(*asked))
-        work, even, waits[group.name] = work + own, even + apart, max(0.0, sum(own) - apart)
-    host = sum(s.buffer_bytes for s in stacks) * topology.devices // chips
-    if chip is None:
-        return Traffic(rows, hbm, links, host)
-    whole, exchanges = find_target(chip).whole, 0.0
-    hbm_memory = whole.memory("hbm")
-    if (between := whole.links) and chips > 1:
-        latency = (between.start_ns + between.hop_ns) / 1e9
-        exchanges = links / between.bytes_per_second + _EXCHANGES * len(stacks) * latency
-    least = max(exchanges, hbm / hbm_memory.bytes_per_second if hbm_memory else 0.0)
-    launches, row_work, id_work = work.tolist()
-    return Traffic(
-        *(rows, hbm, links, host, launches, row_work, id_work, exchanges, least),
-        seconds=max(even, least),
-        waited=max(launches + row_work + id_work, least),
-        waits=waits,
-    )
-
-
-_EXCHANGES = 3
-"""Between chips in a step, of each stack: of ids, of their rows, of gradients."""
