@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from itertools import chain
-from time import perf_counter
+from timeit import timeit
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -36,10 +37,9 @@ from tilewright.embed.planning.types import (
     Remedy,
     Savings,
     Skew,
-    StackPlan,
     Traffic,
     given_fields,
-    stack_plan,
+    stack_plans,
 )
 from tilewright.errors import UsageError
 from tilewright.kernels.threads import thread_count
@@ -130,10 +130,8 @@ def plan(
     replay = Replay(stacking, [limits, *lower], bad_ids)
     for batch in observed.sample:
         replay.add(batch)
-    dropped, stacks = replay.drop_rates(0), list[StackPlan]()
-    for group in stacking.groups:
-        known = {"drop_rate": dropped[group.name], **loads[group.name].known(limits[group.name])}
-        stacks.append(stack_plan(group, topology, observed.sizes, limits[group.name], target, **known))
+    dropped = replay.drop_rates(0)
+    known = {name: {"drop_rate": dropped[name], **of.known(limits[name])} for name, of in loads.items()}
     skew = skew_of(observed)
     today = {remedy.stack: remedy.limits for remedy in skew.remedies if remedy.change == AS_IT_IS}
     confidence, parts = None, narrow.samples_per_sample()
@@ -144,7 +142,7 @@ def plan(
         confidence = confidence_of_all(*seen, headroom, days, list(stacking.stacks))
     made = Plan(
         stacking=stacking,
-        stacks=tuple(stacks),
+        stacks=stack_plans(stacking, observed.sizes, limits, target, known),
         distinct={name: of.means()[1] * topology.sparsecores**2 for name, of in loads.items()},
         narrow=narrow,
         **given,
@@ -221,7 +219,6 @@ class Observed:
         self.loads = {name: Loads(work, stacking.topology, histograms=True) for name, work in self.work.items()}
         self.peaks: list[Longs] = []
         self.fillings: dict[tuple[int, int, int], dict[str, int]] = {}
-        self._most = np.zeros((len(stacking.stacks), 2), np.int64)
         self.sample: list[Mapping[str, Any]] = []
         self.keep = REPLAYED
         self._draw = np.random.Generator(np.random.PCG64(0))
@@ -233,10 +230,10 @@ class Observed:
             self.sizes = counted.sizes
             room = min(_IDS // max(1, int(counts[:, 0].sum())), _PARTITIONS // counts[:, 0].size)
             self.keep = max(2, min(REPLAYED, room))
+        self._note_fillings(batch, counts)
         for loads, of_stack in zip(self.loads.values(), counts):
             loads.add(of_stack)
         self.peaks.append(counts.max(axis=(2, 3)))
-        self._note_fillings(batch, counts)
         self.batches += 1
         if len(self.sample) < self.keep:
             self.sample.append(deepcopy(dict(batch)))
@@ -245,13 +242,13 @@ class Observed:
 
     def _note_fillings(self, batch: Mapping[str, Any], counts: Longs) -> None:
         """Which features fill the partitions of this batch that are fuller than all before."""
-        fuller = np.argwhere(self.peaks[-1] > self._most).tolist()
+        most = np.array([loads.most for loads in self.loads.values()])
+        fuller = np.argwhere(counts.max(axis=(2, 3)) > most).tolist()
         inputs = unweighted(batch, self.stacking) if fuller else {}
         for k, kind in fuller:
             source, shard = divmod(int(counts[k, kind].argmax()), counts.shape[-1])
             group = self.stacking.groups[k]
             self.fillings[self.batches, k, kind] = _filling(group, self.stacking, inputs, source, shard, bool(kind))
-        np.maximum(self._most, self.peaks[-1], out=self._most)
 
     def batches_over(self, limits: Mapping[str, Limits]) -> float:
         """The share of batches in which some partition of some stack exceeds ``limits``."""
@@ -315,7 +312,7 @@ class Loads:
         return Limits.holding(*(quantile_of(histogram, quantile) for histogram in self.histograms))
 
     def known(self, limits: Limits) -> dict[str, Any]:
-        """What a :class:`StackPlan` says of these counts under ``limits``."""
+        """What a stack's plan says of these counts under ``limits``."""
         bounds = zip(self.histograms, vars(limits).values())
         return {
             "observed": Limits.holding(*self.most),
@@ -384,8 +381,8 @@ def hashed(batch: Inputs, stacking: Stacking) -> dict[str, Ragged]:
         values = ids.values.astype(np.int64)
         good = (values >= 0) & (values < vocab)
         values[good] = permuted(values[good], vocab)
-        # of the type they came in, so that one kernel counts all
-        changed[feature.name] = replace(ids, values=values.astype(ids.values.dtype))
+        narrow = ids.values.dtype == np.int32  # as they came: one kernel counts all
+        changed[feature.name] = replace(ids, values=values.astype(np.int32) if narrow else values)
     return changed
 
 
@@ -451,11 +448,8 @@ def skew_of(observed: Observed) -> Skew:
     stacking = observed.stacking
     batches = [unweighted(batch, stacking) for batch in observed.sample]
     now = _loads(observed, batches)
-    hot = tuple(
-        hot_id
-        for group in stacking.groups
-        for hot_id in _hottest_ids(group, stacking, batches, int(now[group.name].received[0].argmax()))
-    )
+    fullest = [(group, int(now[group.name].received[0].argmax())) for group in stacking.groups]
+    hot = [hot_id for group, shard in fullest for hot_id in _hottest_ids(group, stacking, batches, shard)]
     others: dict[str, Iterable[Inputs]] = {
         "ids hashed": (hashed(batch, stacking) for batch in batches),
         "log shuffled": shuffled(batches),
@@ -468,7 +462,7 @@ def skew_of(observed: Observed) -> Skew:
         remedies += [now[name].remedy(name, AS_IT_IS), *rotations]
         remedies += [loads[name].remedy(name, change) for change, loads in changed.items()]
         alone |= of_tables
-    return Skew(hot, tuple(remedies), alone, _used(stacking, batches))
+    return Skew(tuple(hot), tuple(remedies), alone, _used(stacking, batches))
 
 
 def _used(stacking: Stacking, batches: Sequence[Inputs]) -> dict[str, tuple[int, int]]:
@@ -572,9 +566,6 @@ def buffer_bytes(stacking: Stacking, limits: Mapping[str, Limits]) -> int:
 
 def feeding_of(observed: Observed, limits: Mapping[str, Limits], traffic: Traffic) -> Feeding:
     """The least seconds in which this host preprocessed a replayed batch, beside what a step takes on the chip."""
-    times = []
-    for batch in observed.sample[:4] * 2:
-        start = perf_counter()
-        preprocess(batch, observed.stacking, limits, overflow="drop", bad_ids=observed.bad_ids)
-        times.append(perf_counter() - start)
+    made = partial(preprocess, stacking=observed.stacking, limits=limits, overflow="drop", bad_ids=observed.bad_ids)
+    times = [timeit(partial(made, batch), number=1) for batch in observed.sample[:4] * 2]
     return Feeding(min(times), thread_count(), round(traffic.hbm_bytes), traffic.waited)

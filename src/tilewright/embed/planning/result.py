@@ -55,7 +55,7 @@ from tilewright.render.drawing import Curve, column_chart, line_chart
 from tilewright.render.formats import Kind, counted
 from tilewright.render.markup import join
 from tilewright.render.page import Tone, details, note, paragraph
-from tilewright.render.tables import Field, Table, cells, glance, glance_table
+from tilewright.render.tables import Field, Heading, Table, cells, glance, glance_table
 from tilewright.targets import target as find_target
 
 _SHOWN = 20
@@ -282,32 +282,32 @@ class Plan:
             verdict = f"does not compile on {self.target}: {refused}{advice}"
         elif self.heap.total > self.heap.capacity:
             verdict = f"does not fit on {self.target}: {figures}; take more chips, or smaller tables"
-            if self.for_host:  # at most every row of a step is of these tables, and as wide as the widest
-                sizes, widths, _ = zip(*self._largest_tables[: len(self.for_host)])
+            if self._for_host:  # at most every row of a step is of these tables, and as wide as the widest
+                sizes, widths, names = zip(*self._for_host)
                 held, moved = bytes_text(sum(sizes)), bytes_text(round(4 * max(widths) * self.traffic.rows))
-                names = ", ".join(self.for_host[:_FEW]) + (", ..." if len(self.for_host) > _FEW else "")
-                verdict += f"; or hold {names} on the host ({held} a chip; at most {moved} a step each way)"
+                few = ", ".join(names[:_FEW]) + ", ..." * (len(names) > _FEW)
+                verdict += f"; or hold {few} on the host ({held} a chip; at most {moved} a step each way)"
         serial = f"; or set num_serialized_tables_to_optimize_hbm to {self.serialized_fits}, with which it fits"
         return verdict + (serial if self.serialized_fits else "")
 
-    @cached_property
+    @property
     def for_host(self) -> tuple[str, ...]:
         """Tables, the largest first, without which HBM holds the rest: a place for them is the host's memory, which
         neither training here nor jax-tpu-embedding looks up from. () where HBM holds all, or not even the rest."""
-        over = self.heap.total - self.heap.capacity if self.heap.capacity else 0
-        freed = [0, *accumulate(size for size, *_ in self._largest_tables)]
-        fewest = bisect_left(freed, over)
-        return tuple(name for *_, name in self._largest_tables[:fewest]) if fewest < len(freed) else ()
+        return tuple(name for *_, name in self._for_host)
 
     @cached_property
-    def _largest_tables(self) -> list[tuple[int, int, str]]:
-        """Of every table, the largest first: bytes of its rows and slots on one chip, floats of one of them, name."""
+    def _for_host(self) -> list[tuple[int, int, str]]:
+        """Of each such table: bytes of its rows and slots on one chip, floats of a row and its slots, name."""
         sizes = []
         for name, place in self.stacking.tables.items():
             group = self.stacking.stacks[place.stack]
             floats = group.padded_width + group.slot_floats
             sizes.append((4 * place.padded_vocab * floats // self.stacking.topology.chips, floats, name))
-        return sorted(sizes, key=lambda size: -size[0])
+        sizes.sort(key=lambda size: -size[0])
+        freed = [0, *accumulate(size for size, *_ in sizes)]
+        fewest = bisect_left(freed, self.heap.total - self.heap.capacity if self.heap.capacity else 0)
+        return sizes[:fewest] if fewest < len(freed) else []
 
     def counters(self, sparsecore: SparseCoreConfig | None = None) -> Counters:
         """The plan's counts, as :func:`diagnose` reads them, with the guide's knobs in use where they are given.
@@ -317,6 +317,7 @@ class Plan:
         are not in a plan: put them on top with :meth:`Counters.merged`.
         """
         topology, heap, feeding = self.stacking.topology, self.heap, self.feeding
+        used = {name: ids for name, (ids, _) in self.skew.used.items()}
         return Counters(
             target=self.target,
             chips=topology.chips,
@@ -345,11 +346,7 @@ class Plan:
             stacks={stack.name: self._stack_counters(stack) for stack in self.stacks},
             # a packed table as the lines it lives in
             tables={
-                t.name: TableCounters(
-                    -(-t.vocab // t.rows_per_line),
-                    t.width * t.rows_per_line,
-                    used=self.skew.used.get(t.name, (None,))[0],
-                )
+                t.name: TableCounters(-(-t.vocab // t.rows_per_line), t.width * t.rows_per_line, used=used.get(t.name))
                 for t in self.tables
             },
             sparsecore=sparsecore,
@@ -512,33 +509,32 @@ class Plan:
 
     def _rows(self, explained: Sequence[StackPlan]) -> dict[str, Table]:
         """All tables of a plan; hot ids and remedies are those of the stacks ``explained``."""
-        kinds = self.alike()
-        total = ("in all, the larger stack" if self.target else "in all", self.heap.total)
-        heap = ("HBM of one chip", Heap.COLUMNS, [*self.heap_parts(), total])
-        parts: dict[str, tuple[str, Sequence[Field], Sequence[Any]]] = {
-            "limits": ("limits", StackPlan.COLUMNS, kinds[:_SHOWN]),
+        kinds, parts = self.alike(), self.heap_parts()
+        parts.append(("in all, the larger stack" if self.target else "in all", self.heap.total))
+        heap = Table(["what", ("bytes", "bytes")], parts, "HBM of one chip")
+        if self.feeding is None:
+            return {"limits": _titled("limits", StackPlan.COLUMNS, kinds[:_SHOWN]), "heap": heap}
+        share, again = percent_text(self.quantile), f"{counted(self.replayed, 'batch', 'batches')} run again"
+        hot = [(stack, hot) for stack in explained for hot in self.skew.hot if hot.stack == stack.name]
+        remedies = [(stack, r) for stack in explained for r in self.skew.remedies if r.stack == stack.name]
+        programs = [(stack, program) for stack in self.stacks for program in stack.programs]
+        days = self.confidence.days if self.confidence else ()
+        sizes = [(*row, 1 - row[2] / row[1] if row[1] else 0.0) for row in self.arrangements()]
+        of_sizes: list[Heading] = ["arrangement", ("without", "bytes"), ("with", "bytes"), ("saved", "percent")]
+        holding = "ids / distinct ids that hold a share of the partitions"
+        tables = {
+            "limits": _titled(f"limits holding {share} of the partitions", StackPlan.COLUMNS, kinds),
+            "holding": _titled(holding, StackPlan.HOLDING, self.stacks),
+            "days": _titled("later days against the limits of the days before", Day.COLUMNS, days),
+            "programs": _titled("compiler, per SparseCore", StackPlan.PROGRAMS, programs),
             "heap": heap,
+            "tables": _titled("tables", TablePlan.COLUMNS, self.tables),
+            "savings": Table(of_sizes, sizes, "arrangements"),
+            "curve": _titled(f"lower limits ({again})", CurvePoint.COLUMNS, self.curve),
+            "remedies": _titled(f"what would even shards out ({again})", Remedy.COLUMNS, remedies),
+            "hot": _titled("hottest ids of its fullest shard", HotId.COLUMNS, hot),
         }
-        if self.feeding is not None:
-            again = f"{counted(self.replayed, 'batch', 'batches')} run again"
-            hot = [(stack, hot) for stack in explained for hot in self.skew.hot if hot.stack == stack.name]
-            remedies = [(stack, r) for stack in explained for r in self.skew.remedies if r.stack == stack.name]
-            programs = [(stack, program) for stack in self.stacks for program in stack.programs]
-            days = self.confidence.days if self.confidence else ()
-            share = percent_text(self.quantile)
-            parts = {
-                "limits": (f"limits holding {share} of the partitions", StackPlan.COLUMNS, kinds),
-                "holding": ("ids / distinct ids that hold a share of the partitions", StackPlan.HOLDING, self.stacks),
-                "days": ("later days against the limits of the days before", Day.COLUMNS, days),
-                "programs": ("compiler, per SparseCore", StackPlan.PROGRAMS, programs),
-                "heap": heap,
-                "tables": ("tables", TablePlan.COLUMNS, self.tables),
-                "savings": ("arrangements", Savings.COLUMNS, self.arrangements()),
-                "curve": (f"lower limits ({again})", CurvePoint.COLUMNS, self.curve),
-                "remedies": (f"what would even shards out ({again})", Remedy.COLUMNS, remedies),
-                "hot": ("hottest ids of its fullest shard", HotId.COLUMNS, hot),
-            }
-        return {name: _titled(*part) for name, part in parts.items() if part[-1]}
+        return {name: rows for name, rows in tables.items() if rows.rows}
 
     def arrangements(self) -> list[tuple[str, int, int]]:
         """(what, bytes without, bytes with): what stacking saves in buffers, and what narrow rows that share lines

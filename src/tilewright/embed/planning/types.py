@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from functools import partial
 from operator import attrgetter
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 from tilewright.embed.host.arrays import Longs
 from tilewright.embed.model.counters import key, plain
@@ -16,7 +16,7 @@ from tilewright.embed.model.formulas import (
     slots_per_device,
 )
 from tilewright.embed.model.optimizers import name_of
-from tilewright.embed.model.stacking import Stack
+from tilewright.embed.model.stacking import Stack, Stacking
 from tilewright.embed.model.tables import Limits, Topology, count
 from tilewright.embed.planning.memory import SparseMemory, live_stacks, memory
 from tilewright.errors import UsageError
@@ -38,6 +38,7 @@ _WAIT = (
 )
 _STACK = Field("stack", "code", of=lambda pair: pair[0].label)
 """Of pairs of a stack and something of it, and of the stacks that are alike."""
+_Known: TypeAlias = Mapping[str, Mapping[str, Any]]
 _LARGEST = "the largest max_ids_per_partition of the same proportion that compiles"
 
 
@@ -48,14 +49,6 @@ class Savings:
 
     separate_buffer_bytes: int = field(metadata=key("separate_buffer_bytes_per_device"), default=0)
     stacked_buffer_bytes: int = field(metadata=key("stacked_buffer_bytes_per_device"), default=0)
-
-    #: Of (what, now, otherwise), see :meth:`Plan.arrangements`.
-    COLUMNS: ClassVar = (
-        Field("arrangement", of=lambda s: s[0]),
-        Field("without", "bytes", of=lambda s: s[1]),
-        Field("with", "bytes", of=lambda s: s[2]),
-        Field("saved", "percent", of=lambda s: 1 - s[2] / s[1] if s[1] else 0.0),
-    )
 
 
 @dataclass(frozen=True)
@@ -226,9 +219,7 @@ class TablePlan:
         Field("lost to width", "percent", "rows are padded to 8 floats", lambda t: t.wasted_by_width),
         Field("lost to vocabulary", "percent", "rows are padded to 8 on every shard", lambda t: t.wasted_by_vocab),
         Field("packed", "bytes", "if its rows shared 32-byte lines", lambda t: t.packed_bytes if t.gains else None),
-        Field(
-            "rows a line", "count", "that share 32 bytes", lambda t: t.rows_per_line if t.rows_per_line > 1 else None
-        ),
+        Field("rows a line", "count", "of 32 bytes", lambda t: t.rows_per_line if t.rows_per_line > 1 else None),
     )
 
 
@@ -258,11 +249,7 @@ class StackPlan:
     ``slots``, ``pointers``       of one device's buffers, in the plain layout; ``buffer_bytes`` of both
     ``samples_per_sparsecore``    rows of the stack's activations on one SparseCore
     ``forward``, ``backward``     verdicts on lookup and update, None without a target
-    ============================  ==================================================================================
-
-    Only where every partition was counted, not on a pod:
-
-    ============================  ==================================================================================
+    ``counted``                   whether every partition was counted: only then, not on a pod, what follows is known
     ``imbalance``                 entries of the fullest shard over those of the average shard, all batches together
     ``wait``                      what a step waits for, modelled: the shard that moves most bytes, of rows and of ids,
                                   over the average one; ``wait_rows``, ``wait_ids``: the same of either alone
@@ -429,16 +416,13 @@ class Heap:
         return kept + max(self.forward_stack, self.backward_stack)
 
     DERIVED: ClassVar = {"total_bytes": "total"}
-    #: Of (what, its bytes), see :meth:`Plan.heap_parts`.
-    COLUMNS: ClassVar = (Field("what", of=lambda p: p[0]), Field("bytes", "bytes", of=lambda p: p[1]))
 
 
 # What planned stacks take: buffers and programs by their limits, HBM of a chip, and what a step moves there.
 
-_PROGRAM = {"forward": "lookups", "backward": "updates"}
 _LESS = {
-    "forward": "16 equal ones on tpu-v5p take 10.4 times one of them",
-    "backward": "8 equal ones on tpu-v5p with SGD take 7.5 times one of them",
+    "forward": ("lookups", "16 equal ones on tpu-v5p take 10.4 times one of them"),
+    "backward": ("updates", "8 equal ones on tpu-v5p with SGD take 7.5 times one of them"),
 }
 """Measured of several stacks in one program: less than their sum, by how much depends on what they are."""
 
@@ -470,25 +454,23 @@ def fields_of_limits(group: Stack, topology: Topology, limits: Limits, chip: str
     }
 
 
-def stack_plan(
-    group: Stack,
-    topology: Topology,
-    sizes: Mapping[str, int],
-    limits: Limits,
-    chip: str | Target | None,
-    **observed: Any,
-) -> StackPlan:
-    """The plan of one stack; ``sizes``: every feature's batch, ``observed``: fields that a log says."""
-    return StackPlan(
-        name=group.name,
-        tables=tuple(table.name for table in group.tables),
-        features=len(group.features),
-        padded_width=group.padded_width,
-        rows_per_shard=group.rows_per_shard,
-        optimizer=name_of(group.optimizer),
-        samples_per_sparsecore=group.samples_per_sparsecore(sizes),
-        **fields_of_limits(group, topology, limits, chip),
-        **observed,
+def stack_plans(
+    placed: Stacking, sizes: Mapping[str, int], limits: Mapping[str, Limits], chip: str | Target | None, known: _Known
+) -> tuple[StackPlan, ...]:
+    """The plans of the stacks; ``sizes``: every feature's batch, ``known``: of a stack the fields that a log says."""
+    return tuple(
+        StackPlan(
+            name=group.name,
+            tables=tuple(table.name for table in group.tables),
+            features=len(group.features),
+            padded_width=group.padded_width,
+            rows_per_shard=group.rows_per_shard,
+            optimizer=name_of(group.optimizer),
+            samples_per_sparsecore=group.samples_per_sparsecore(sizes),
+            **fields_of_limits(group, placed.topology, limits[group.name], chip),
+            **known[group.name],
+        )
+        for group in placed.groups
     )
 
 
@@ -501,7 +483,8 @@ def live_bytes(kind: str, programs: list[SparseMemory], serialized: int) -> tupl
     live = sorted(programs, key=lambda m: -m.stack_bytes)[: live_stacks(len(programs), serialized)]
     notes = [m.note for m in programs if m.basis != "measured"][:1]
     if len(live) > 1:
-        notes.append(f"{_PROGRAM[kind]} of {len(live)} stacks are added, the most they can take ({_LESS[kind]})")
+        programs_of, less = _LESS[kind]
+        notes.append(f"{programs_of} of {len(live)} stacks are added, the most they can take ({less})")
     if len(live) < len(programs):
         of = f"{len(live)} of {len(programs)}"
         notes.append(f"the largest {of} stacks are live at a time, as {serialized} are processed in turn")
