@@ -192,8 +192,7 @@ def memory(
 def _scratchpad(chip: Target) -> tuple[int, int, str]:
     """TileSpmem, the rule's constant, and a note where they are another chip's."""
     if chip.sparse is None:
-        how = "take one with SparseCores, such as tpu-v5p"
-        raise UsageError(f"{chip.name} has no SparseCores", where="memory", how=how)
+        raise UsageError(f"{chip.name} has no SparseCores", where="memory", how="take one that has, such as tpu-v5p")
     if chip.sparse.tile_spmem_bytes:
         return chip.sparse.tile_spmem_bytes, chip.sparse.fixed_tile_bytes, ""
     units = [(t.sparse, t.name) for t in map(find_target, target_names()) if t.sparse and t.sparse.tile_spmem_bytes]

@@ -45,8 +45,6 @@ from tilewright.errors import UsageError
 from tilewright.kernels.threads import thread_count
 from tilewright.targets import Target
 
-# A plan from a log.
-
 CURVE = (1.0, 0.9, 0.75, 0.5, 0.35, 0.25)
 """Fractions of the observed maxima at which the curve of lower limits is taken."""
 
@@ -138,8 +136,8 @@ def plan(
     if quantile == 1:
         if days and len(days) != observed.batches:
             raise UsageError(f"{len(days)} days for {observed.batches} batches", where="plan", how="name each one's")
-        seen = np.array(observed.peaks), observed.fillings
-        confidence = confidence_of_all(*seen, headroom, days, list(stacking.stacks))
+        peaks, names = np.array(observed.peaks), list(stacking.stacks)
+        confidence = confidence_of_all(peaks, observed.fillings, headroom, days, names)
     made = Plan(
         stacking=stacking,
         stacks=stack_plans(stacking, observed.sizes, limits, target, known),
@@ -195,6 +193,8 @@ REPLAYED = 8
 """Batches kept to be run again under candidate limits, at most; large ones are fewer, but two."""
 _IDS, _PARTITIONS = 1 << 23, 1 << 22
 """About how many ids and partitions are run again."""
+_HOTTEST = 3
+"""Ids that are named of a stack's fullest shard."""
 
 
 class Observed:
@@ -230,25 +230,22 @@ class Observed:
             self.sizes = counted.sizes
             room = min(_IDS // max(1, int(counts[:, 0].sum())), _PARTITIONS // counts[:, 0].size)
             self.keep = max(2, min(REPLAYED, room))
-        self._note_fillings(batch, counts)
-        for loads, of_stack in zip(self.loads.values(), counts):
-            loads.add(of_stack)
-        self.peaks.append(counts.max(axis=(2, 3)))
-        self.batches += 1
-        if len(self.sample) < self.keep:
-            self.sample.append(deepcopy(dict(batch)))
-        elif (at := int(self._draw.integers(self.batches))) < self.keep:
-            self.sample[at] = deepcopy(dict(batch))
-
-    def _note_fillings(self, batch: Mapping[str, Any], counts: Longs) -> None:
-        """Which features fill the partitions of this batch that are fuller than all before."""
-        most = np.array([loads.most for loads in self.loads.values()])
-        fuller = np.argwhere(counts.max(axis=(2, 3)) > most).tolist()
+        # which features fill the partitions of this batch that are fuller than all before
+        peaks, before = counts.max(axis=(2, 3)), np.array([loads.most for loads in self.loads.values()])
+        fuller = np.argwhere(peaks > before).tolist()
         inputs = unweighted(batch, self.stacking) if fuller else {}
         for k, kind in fuller:
             source, shard = divmod(int(counts[k, kind].argmax()), counts.shape[-1])
             group = self.stacking.groups[k]
             self.fillings[self.batches, k, kind] = _filling(group, self.stacking, inputs, source, shard, bool(kind))
+        for loads, of_stack in zip(self.loads.values(), counts):
+            loads.add(of_stack)
+        self.peaks.append(peaks)
+        self.batches += 1
+        if len(self.sample) < self.keep:
+            self.sample.append(deepcopy(dict(batch)))
+        elif (at := int(self._draw.integers(self.batches))) < self.keep:
+            self.sample[at] = deepcopy(dict(batch))
 
     def batches_over(self, limits: Mapping[str, Limits]) -> float:
         """The share of batches in which some partition of some stack exceeds ``limits``."""
@@ -440,9 +437,6 @@ def _turned(counts: Longs, step: int) -> Longs:
     return turned
 
 
-_HOTTEST = 3
-
-
 def skew_of(observed: Observed) -> Skew:
     """Replay the sampled batches as they are, rotated otherwise, with hashed ids, shuffled, without the hottest ids."""
     stacking = observed.stacking
@@ -498,8 +492,7 @@ def _rotations(group: Stack, observed: Observed, batches: Sequence[Inputs]) -> t
             loads = {step: Loads(work, topology) for step in rotations_to_try(counts[:, 0], now)}
         for step, of_step in loads.items():
             of_step.add(_turned(counts, step))
-    changes = {step: f"rotation by {step}" if step else "no rotation" for step in loads}
-    remedies = [of_step.remedy(group.name, changes[step]) for step, of_step in loads.items()]
+    remedies = [of.remedy(group.name, f"rotation by {step}" if step else "no rotation") for step, of in loads.items()]
     return remedies, {table.name: Limits.holding(*counts) for table, counts in zip(group.tables, most)}
 
 

@@ -62,10 +62,8 @@ _SHOWN = 20
 """Kinds of a pod's stacks that are printed."""
 _LONG = 24
 """Rows above which a table of the page opens on a click."""
-_SHARDS_OF = 4
-"""Stacks of which the page draws what every shard receives: those that wait most."""
 _FEW = 4
-"""Tables that a verdict names."""
+"""Tables that a verdict names; stacks, those that wait most, of which the page draws what every shard receives."""
 _EXCHANGES = 3
 """Between chips in a step, of each stack: of ids, of their rows, of gradients."""
 _MOSTLY_HELD = 0.5
@@ -151,7 +149,7 @@ class Plan:
         activations and of gradients are on their way instead of one, and the inputs of two more batches wait for their
         gradients.
         """
-        topology, groups, stacks = self.stacking.topology, self.stacking.groups, self.stacks
+        topology, groups, stacks = self.stacking.topology, self.stacking.stacks, self.stacks
         chips, per_chip = topology.chips, topology.sparsecores_per_chip
         batch = self._batch_bytes
         exchange = 2 * per_chip * sum(4 * s.padded_width * s.samples_per_sparsecore for s in stacks)
@@ -159,9 +157,9 @@ class Plan:
         forward, how_forward = live_bytes("forward", [s.forward for s in stacks if s.forward], serialized)
         backward, how_backward = live_bytes("backward", [s.backward for s in stacks if s.backward], serialized)
         how = [how for how in (how_forward, how_backward) if how]
-        held = [(len(ids), self.stacking.stacks[self.stacking.tables[name].stack]) for name, ids in self.hot.items()]
-        rows = [(group.vocab // chips, group) for group in groups]
-        rows += [(n * topology.devices // chips, group) for n, group in held]
+        rows = [(group.vocab // chips, group) for group in groups.values()]
+        held = ((len(ids) * topology.devices // chips, name) for name, ids in self.hot.items())
+        rows += [(n, groups[self.stacking.tables[name].stack]) for n, name in held]
         return Heap(
             tables=4 * sum(n * group.padded_width for n, group in rows),
             slots=4 * sum(n * group.slot_floats for n, group in rows),
@@ -404,7 +402,7 @@ class Plan:
             | {"capacity_bytes": self.heap.capacity or None, "prefetched_batches": self.prefetched_batches},
             "num_serialized_tables_that_fit": self.serialized_fits or None,
             "tables_for_the_host": list(self.for_host),
-            "hot_rows": self._hot_json(),
+            "hot_rows": {name: ids.tolist() for name, ids in self.hot.items()},
             "stacks": [stack.to_json() for stack in self.stacks],
             "tables": plain(self.tables),
             "step_per_chip": {**plain(self.traffic), "waits_for": self.waits_for or None, "basis": "modelled"},
@@ -425,9 +423,6 @@ class Plan:
             "feeding": plain(self.feeding) | {"step_seconds": self.feeding.step_seconds or None},
         }
 
-    def _hot_json(self) -> dict[str, list[int]]:
-        return {name: ids.tolist() for name, ids in self.hot.items()}
-
     def limits_json(self) -> dict[str, Any]:
         """The content of the limits file: the chosen limits, and what they were learnt from."""
         return limits_json(
@@ -435,13 +430,10 @@ class Plan:
             target=self.target or None,
             topology=dict(vars(self.stacking.topology)),
             rotation=self.stacking.rotations,
-            batch=self.batch,
-            batches=self.batches,
+            **{name: getattr(self, name) for name in ("batch", "batches", "quantile", "basis")},
             narrow_packing=any(table.rows_per_line > 1 for table in self.tables),
-            quantile=self.quantile,
-            basis=self.basis,
             confidence=plain(self.confidence),
-            hot_rows=self._hot_json(),
+            hot_rows={name: ids.tolist() for name, ids in self.hot.items()},
         )
 
     def write_limits(self, path: str | Path) -> None:
@@ -550,12 +542,10 @@ class Plan:
         """What lies in the HBM of one chip, and its bytes; of the two stacks one is in use at a time."""
         heap = self.heap
         parts = [("tables", heap.tables), ("optimizer slots", heap.slots), ("inputs fetched ahead", heap.inputs)]
-        parts += [("activations and gradients", heap.exchange)]
-        parts += [("held for pipelining", heap.pipelined)] if heap.pipelined else []
-        parts += [("dense weights", heap.dense)] if heap.dense else []
-        if self.target:
-            parts += [("stack of the lookup", heap.forward_stack), ("stack of the update", heap.backward_stack)]
-        return parts
+        parts.append(("activations and gradients", heap.exchange))
+        parts += [part for part in (("held for pipelining", heap.pipelined), ("dense weights", heap.dense)) if part[1]]
+        stacks = [("stack of the lookup", heap.forward_stack), ("stack of the update", heap.backward_stack)]
+        return parts + stacks * bool(self.target)
 
     def _notes(self) -> Iterator[str]:
         """What stands under the tables: rows on every device, batches that cannot be cut, what a packed line is, what
@@ -570,10 +560,9 @@ class Plan:
         if lines := [f"{t.rows_per_line} rows of {t.name}" for t in self.tables if t.rows_per_line > 1]:
             shown = "ids shown of these tables are lines: id // rows of the model's"
             yield f"packed: {', '.join(lines)} share a line; {shown}"
-        notes = [program.note for stack in self.stacks for program in stack.programs if program.basis == "modelled"]
-        notes += [self.heap.stack_note] * (self.target != "" and self.heap.stack_basis == "modelled")
-        yield from (f"modelled: {line}" for line in dict.fromkeys(line for text in notes for line in text.split("; ")))
         heap = self.heap
+        modelled = heap.stack_note.split("; ") if heap.stack_basis == "modelled" else []
+        yield from (f"modelled: {line}" for line in dict.fromkeys(modelled))
         fits = " and does not fit" if heap.total <= heap.capacity < heap.total + heap.if_cut else ""
         yield (
             'layout: buffers, HBM and feeding are of plain batches, which overflow="drop" or "error" and '
@@ -615,10 +604,10 @@ class Plan:
             head.append(paragraph(text) if held else note(text + more, tone="warn"))
         if part == "head":
             return join(head, "\n")
-        bars = [Bar(name, (float(size),)) for name, size in self.heap_parts()]
         blocks = [*(head if part == "all" else []), self._figures()]
         for name, rows in self._rows(self.stacks).items():
             if name == "heap":
+                bars = [Bar(what, (float(size),)) for what, size in self.heap_parts()]
                 blocks.append(bar_chart(bars, title=rows.title, kind="bytes"))
             else:
                 blocks += self._lower_limits() if name == "curve" else [self._shares()] if name == "remedies" else []
@@ -629,39 +618,37 @@ class Plan:
         wasted = 1 - sum(t.data_bytes for t in self.tables) / max(1, sum(t.padded_bytes for t in self.tables))
         of = f"of {bytes_text(self.heap.capacity)}" if self.heap.capacity else "heap only: no target"
         wait = max(stack.wait for stack in self.stacks)
-        return cards(
-            [
-                Card("stacks", str(len(self.stacks)), counted(len(self.tables), "table")),
-                Card("HBM a chip", bytes_text(self.heap.total), of),
-                Card("padding", percent_text(wasted), "of the tables' bytes"),
-                Card("wait", f"{wait:.2f}", "fullest shard over the average, of a step's work"),
-                Card("batches over", percent_text(self.batches_over), "exceed a limit"),
-            ]
-        )
+        figures = [
+            Card("stacks", str(len(self.stacks)), counted(len(self.tables), "table")),
+            Card("HBM a chip", bytes_text(self.heap.total), of),
+            Card("padding", percent_text(wasted), "of the tables' bytes"),
+            Card("wait", f"{wait:.2f}", "fullest shard over the average, of a step's work"),
+            Card("batches over", percent_text(self.batches_over), "exceed a limit"),
+        ]
+        return cards(figures)
 
     def _lower_limits(self) -> list[Html]:
         """What the curve of lower limits costs: mini-batches, ids lost, and the buffers it saves."""
         points, again = self.curve[::-1], counted(self.replayed, "batch", "batches")
         scale, unit = (2**20, "MiB") if self.curve[0].buffer_bytes >= 2**20 else (2**10, "KiB")
 
-        def drawn(title: str, y_label: str, kind: Kind, scale: float, **curves: str) -> Html:
+        def drawn(title: str, y_label: str, kind: Kind, scale: float = 1.0, **curves: str) -> Html:
             x, x_label = [p.fraction * 100 for p in points], "limits, percent of the observed maxima"
             of = {label: [getattr(p, name) for p in points] for label, name in curves.items()}
             lines = [Curve(n, x, [math.nan if y is None else y / scale for y in ys]) for n, ys in of.items()]
             return line_chart(lines, title=title, x_label=x_label, y_label=y_label, kind=kind)
 
         cut = f"Mini-batches per step under lower limits ({again} run again)"
-        lost, buffers = "Ids lost, where they are dropped instead", "Input buffers of one batch on one device"
         return [
-            drawn(cut, "mini-batches", "number", 1, mean="minibatches_mean", most="minibatches_max"),
-            drawn(lost, "share of all entries", "percent", 1, dropped="drop_rate"),
-            drawn(buffers, unit, "number", scale, buffers="buffer_bytes"),
+            drawn(cut, "mini-batches", "number", mean="minibatches_mean", most="minibatches_max"),
+            drawn("Ids lost, where they are dropped instead", "share of all entries", "percent", dropped="drop_rate"),
+            drawn("Input buffers of one batch on one device", unit, "number", scale, buffers="buffer_bytes"),
         ]
 
     def _shares(self) -> Html:
         """What every shard receives, of the stacks that wait most."""
         loads = []
-        for s in sorted(self.stacks, key=lambda s: -s.wait)[:_SHARDS_OF]:
+        for s in sorted(self.stacks, key=lambda s: -s.wait)[:_FEW]:
             shards, whole = len(s.per_shard), max(1, sum(s.per_shard))
             loads.append(Curve(s.label, range(shards), [n * shards / whole for n in s.per_shard]))
         title = "What every shard receives, over the average"

@@ -33,9 +33,7 @@ AS_IT_IS = "as it is"
 
 _OBSERVED = attrgetter("observed.max_ids_per_partition")
 _IDS, _UNIQUE = attrgetter("limits.max_ids_per_partition"), attrgetter("limits.max_unique_ids_per_partition")
-_WAIT = (
-    "what a step waits for: bytes of rows fetched and ids combined, the fullest shard over the average one (modelled)"
-)
+_WAIT = "what a step waits for, modelled: rows fetched and ids combined, the fullest shard over the average one"
 _STACK = Field("stack", "code", of=lambda pair: pair[0].label)
 """Of pairs of a stack and something of it, and of the stacks that are alike."""
 _Known: TypeAlias = Mapping[str, Mapping[str, Any]]
@@ -112,10 +110,9 @@ class Traffic:
     def waits_for(self, host_seconds: float = 0.0) -> str:
         """What takes longest in a step: ``launches``, ``rows`` or ``ids`` of the SparseCores, ``links``, or the
         ``host``, which makes a batch in so many seconds; "" where nothing is known."""
-        longest = max(self.sparse, self.links, host_seconds)
-        if longest == host_seconds:
-            return "host" if longest else ""
-        return max(self.parts, key=lambda part: self.parts[part]) if longest == self.sparse else "links"
+        if host_seconds >= max(self.sparse, self.links):
+            return "host" if host_seconds else ""
+        return max(self.parts, key=lambda part: self.parts[part]) if self.sparse >= self.links else "links"
 
 
 @dataclass(frozen=True)
@@ -441,16 +438,12 @@ def given_fields(
 def fields_of_limits(group: Stack, topology: Topology, limits: Limits, chip: str | Target | None) -> dict[str, Any]:
     """The fields of :class:`StackPlan` that follow from a stack's limits: buffers, the compiler's verdicts."""
     sparsecores, per_device = topology.sparsecores, topology.sparsecores_per_device
-    forward, backward = (
-        memory(chip, sparsecores, group.padded_width, limits, op) if chip is not None else None
-        for op in ("forward", group.optimizer)
-    )
+    sizes, operations = (sparsecores, group.padded_width, limits), {"forward": "forward", "backward": group.optimizer}
     return {
         "limits": limits,
         "slots": slots_per_device(limits.max_ids_per_partition, sparsecores, per_device),
         "pointers": pointers_per_device(sparsecores, per_device),
-        "forward": forward,
-        "backward": backward,
+        **{kind: memory(chip, *sizes, op) if chip is not None else None for kind, op in operations.items()},
     }
 
 
@@ -481,7 +474,7 @@ def live_bytes(kind: str, programs: list[SparseMemory], serialized: int) -> tupl
     largest are taken to be live: more in turn never take more.
     """
     live = sorted(programs, key=lambda m: -m.stack_bytes)[: live_stacks(len(programs), serialized)]
-    notes = [m.note for m in programs if m.basis != "measured"][:1]
+    notes = list(dict.fromkeys(m.note for m in programs if m.basis != "measured"))
     if len(live) > 1:
         programs_of, less = _LESS[kind]
         notes.append(f"{programs_of} of {len(live)} stacks are added, the most they can take ({less})")
