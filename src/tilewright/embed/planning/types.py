@@ -415,7 +415,7 @@ class Heap:
     DERIVED: ClassVar = {"total_bytes": "total"}
 
 
-# What planned stacks take: buffers and programs by their limits, HBM of a chip, and what a step moves there.
+# What planned stacks take: buffers and programs by their limits, and stacks of HBM.
 
 _LESS = {
     "forward": ("lookups", "16 equal ones on tpu-v5p take 10.4 times one of them"),
