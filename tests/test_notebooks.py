@@ -63,5 +63,5 @@ def test_results_show_themselves_in_a_notebook():
     assert "2 instructions" in run._repr_html_()
     table = embed.Table("<i>", vocab=64, width=8)
     plan = embed.plan([{"f": [[1], [2]]}], [embed.Feature("f", table)], embed.Topology(1, 2))
-    assert "from 1 batches of 2 samples" in plan._repr_html_()
+    assert "1 batch, 2 samples, 1 table in 1 stack" in plan._repr_html_()
     assert "<i>" not in plan._repr_html_()
