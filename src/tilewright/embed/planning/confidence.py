@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from itertools import count, groupby
+from itertools import count
 from typing import ClassVar, TypeAlias
 
 import numpy as np
@@ -20,6 +20,7 @@ from tilewright.embed.model.formulas import round8
 from tilewright.embed.model.tables import Limits
 from tilewright.errors import UsageError
 from tilewright.render import Field
+from tilewright.render.formats import counted
 
 LEVEL = 0.95
 """How sure the bounds are."""
@@ -64,10 +65,8 @@ class Day:
     @property
     def drift(self) -> str:
         """The features that grew most, in words."""
-        shown = list(self.grown.items())[:_SHOWN]
-        return ", ".join(f"{feature} +{more:,}" for feature, more in shown) + (
-            ", ..." if len(self.grown) > _SHOWN else ""
-        )
+        most = [f"{feature} +{more:,}" for feature, more in self.grown.items()][:_SHOWN]
+        return ", ".join(most) + ", ..." * (len(self.grown) > _SHOWN)
 
 
 @dataclass(frozen=True)
@@ -103,13 +102,12 @@ class Confidence:
 
     @property
     def at_least(self) -> float:
-        return 0.0 if self.days else lower_bound(self.exceeded, self.held_out)
+        return 0.0 if self.days else 1 - upper_bound(self.held_out - self.exceeded, self.held_out)
 
     @property
     def at_most(self) -> float:
-        if self.days:
-            return upper_bound(sum(day.exceeded > 0 for day in self.days), len(self.days))
-        return upper_bound(self.exceeded, self.held_out)
+        over = sum(day.exceeded > 0 for day in self.days) if self.days else self.exceeded
+        return upper_bound(over, len(self.days) or self.held_out)
 
     @property
     def sentence(self) -> str:
@@ -125,18 +123,16 @@ class Confidence:
 
     def _sentence_of_days(self) -> str:
         over = [day for day in self.days if day.exceeded]
-        later = "later day" if len(self.days) == 1 else "later days"
-        judged = f"{len(over)} of {len(self.days)} {later} exceeded what the days before gave"
+        judged = f"{len(over)} of {counted(len(self.days), 'later day')} exceeded what the days before gave"
         ahead = f"; for seven days more plan with --headroom {self.week:.2f}" if self.week else ""
         if not over:
             chance = f"the next one does with a chance of at most {self.at_most:.2g} ({LEVEL:.0%} confidence)"
             return f"{judged}; {chance}{ahead}"
         some = ", ".join(f"{day.name} in {day.exceeded / day.batches:.0%} of its batches" for day in over[:_SHOWN])
         more = f" and {len(over) - _SHOWN} more" if len(over) > _SHOWN else ""
-        held = f"a headroom of {max(day.headroom for day in over):.2f} would have held them"
         worst = max(over, key=lambda day: day.headroom)
         grown = f"; {worst.drift} in the fullest partition of {worst.name}" if worst.grown else ""
-        return f"{judged} ({some}{more}){grown}; {held}{ahead}"
+        return f"{judged} ({some}{more}){grown}; a headroom of {worst.headroom:.2f} would have held them{ahead}"
 
     confidence: ClassVar = LEVEL
     DERIVED: ClassVar = {name: name for name in ("expected", "at_least", "at_most", "sentence", "confidence")}
@@ -192,14 +188,12 @@ def confidence_of_all(
 
 def _runs(days: Sequence[str]) -> list[tuple[str, int, int]]:
     """Every day with its first batch and the one behind its last."""
-    runs, end = list[tuple[str, int, int]](), 0
-    for name, run in groupby(days):
-        if any(name == before for before, *_ in runs):
-            how = "sort the log by time, or plan it without"
-            raise UsageError(f"the batches of {name} do not stand together", where="days", how=how)
-        begin, end = end, end + len(list(run))
-        runs.append((name, begin, end))
-    return runs
+    starts = [k for k, name in enumerate(days) if k == 0 or days[k - 1] != name]
+    names = [days[k] for k in starts]
+    if again := [name for name in names if names.count(name) > 1]:
+        how = "sort the log by time, or plan it without"
+        raise UsageError(f"the batches of {again[0]} do not stand together", where="days", how=how)
+    return list(zip(names, starts, [*starts[1:], len(days)]))
 
 
 def _judged(
@@ -265,8 +259,9 @@ def headroom_for(before: Longs, most: Longs) -> float:
     return next(n for n in count(least) if (round8(np.ceil(before * (1 + n / 100)).astype(int)) >= most).all()) / 100
 
 
-def upper_bound(hits: int, tries: int, level: float = LEVEL) -> float:
-    """The largest probability under which so few hits have a chance of (1 - level) / 2 (Clopper and Pearson).
+def upper_bound(hits: int, tries: int) -> float:
+    """The largest probability under which so few hits have a chance of (1 - LEVEL) / 2 (Clopper and Pearson); 1 less
+    that of as many misses is the smallest one.
 
     >>> round(upper_bound(0, 100), 4), upper_bound(5, 5), upper_bound(0, 0)
     (0.0362, 1.0, 1.0)
@@ -277,17 +272,8 @@ def upper_bound(hits: int, tries: int, level: float = LEVEL) -> float:
     for _ in range(60):
         middle = (low + high) / 2
         chance = sum(math.exp(log_chance(k, tries, middle)) for k in range(hits + 1))
-        low, high = (middle, high) if chance > (1 - level) / 2 else (low, middle)
+        low, high = (middle, high) if chance > (1 - LEVEL) / 2 else (low, middle)
     return high
-
-
-def lower_bound(hits: int, tries: int, level: float = LEVEL) -> float:
-    """The smallest probability under which so many hits have that chance.
-
-    >>> round(lower_bound(100, 100), 4), lower_bound(0, 5)
-    (0.9638, 0.0)
-    """
-    return 1 - upper_bound(tries - hits, tries, level)
 
 
 def log_chance(hits: int, tries: int, p: float) -> float:

@@ -45,14 +45,11 @@ class SparseMemory:
     ``basis``                  ``measured``, or ``modelled`` where no measurement covers the case; ``note`` says how
     ``largest_limits``         the largest limits, in the proportion asked for and in steps of 8 unique ids, that
                                compile; None if none do
-    ``rule``                   the TileSpmem rule of the chip, operation and width
+    ``rule``                   the TileSpmem rule of the chip, operation and width, for ``limits``
     =========================  ===================================================================================
     """
 
-    target: str = field(metadata=key(""))
     op: str
-    sparsecores: int = field(metadata=key(""))
-    width: int = field(metadata=key(""))
     limits: Limits = field(metadata=key(""))
     compiles: bool
     reason: str
@@ -112,6 +109,8 @@ class TileRule:
         """f for every candidate: 0 where nothing compiles, -f0 where the second forward program is taken."""
         tried = (self.first, *(f for f in REPLICATIONS if f != self.first))
         chosen = np.zeros_like(unique)
+        if self.width == 1:  # aborts the compiler
+            return chosen
         for f in reversed(tried):
             chosen = np.where(self.tile_bytes(unique, ids, f) + SPARE <= self.tile_limit, f, chosen)
         if self.op != "forward":
@@ -125,21 +124,17 @@ class TileRule:
     def fits(self, unique: int, ids: int) -> bool:
         """Whether limits of ``ids`` and ``unique`` compile."""
         rounded = np.asarray([round8(ids)], np.int64)
-        return self.width > 1 and bool(self.replication(np.minimum(round8(unique), rounded), rounded)[0])
+        return bool(self.replication(np.minimum(round8(unique), rounded), rounded)[0])
 
     def largest(self, limits: Limits) -> Limits | None:
         """The largest limits in the proportion of ``limits``, in steps of 8 unique ids, that compile; None if none do.
 
         No program holds more than 8 * tile_limit / 36 unique rows."""
-        if self.width == 1:
-            return None
         unique = np.arange(8, 8 * (self.tile_limit // 36) + 16, 8, dtype=np.int64)
         ids = unique * limits.max_ids_per_partition // limits.max_unique_ids_per_partition
         ids = np.maximum(unique, ids // 8 * 8)
         fitting = np.flatnonzero(self.replication(unique, ids))
-        if not len(fitting):
-            return None
-        return Limits(int(ids[fitting[-1]]), int(unique[fitting[-1]]))
+        return Limits(int(ids[fitting[-1]]), int(unique[fitting[-1]])) if len(fitting) else None
 
 
 def memory(
@@ -167,24 +162,25 @@ def memory(
     rule = TileRule(tile_limit, fixed, name, sparsecores, width)
     ids = np.asarray(round8(limits.max_ids_per_partition), np.int64)
     unique = np.minimum(round8(limits.max_unique_ids_per_partition), ids, dtype=np.int64)
-    chosen = int(rule.replication(unique, ids)) if width > 1 else 0
+    chosen = int(rule.replication(unique, ids))
     f = abs(chosen) or REPLICATIONS[-1]
     rows = int(rule.unique_rows(unique, ids, f))
     replicas = sparsecores * f
     needed = int(rule.small_tile_bytes(unique, ids) if chosen < 0 else rule.tile_bytes(unique, ids, f))
-    guide = forward_stack_bytes if name == "forward" else backward_stack_bytes
+    forward = name == "forward"
+    guide = forward_stack_bytes if forward else backward_stack_bytes
+    factor, more = (2, 8) if chosen < 0 else row  # of the second forward program, of the first or the update
+    taken = 4 * (factor * round8(width) + more) * rows * replicas
+    taken += 4 * int(ids) * sparsecores * forward  # one SparseCore's share of a COO buffer, four bytes each
     return SparseMemory(
-        target=chip.name,
         op=name,
-        sparsecores=sparsecores,
-        width=width,
         limits=limits,
         compiles=chosen != 0,
         reason=_reason(rule, chosen, needed, replicas, int(unique), int(ids)),
         logical_replica_count=replicas,
         unique_rows=rows,
         guide_bytes=guide(width, rows, replicas),
-        stack_bytes=_stack_bytes(rule, row, chosen, rows, replicas, int(ids)),
+        stack_bytes=taken + (_FORWARD_EXTRA if forward and chosen >= 0 else _BACKWARD_EXTRA),
         tile_bytes=needed,
         tile_limit=tile_limit,
         basis="modelled" if note else "measured",
@@ -196,8 +192,7 @@ def memory(
 def _scratchpad(chip: Target) -> tuple[int, int, str]:
     """TileSpmem, the rule's constant, and a note where they are another chip's."""
     if chip.sparse is None:
-        how = "take one with SparseCores, such as tpu-v5p"
-        raise UsageError(f"{chip.name} has no SparseCores", where="memory", how=how)
+        raise UsageError(f"{chip.name} has no SparseCores", where="memory", how="take one that has, such as tpu-v5p")
     if chip.sparse.tile_spmem_bytes:
         return chip.sparse.tile_spmem_bytes, chip.sparse.fixed_tile_bytes, ""
     units = [(t.sparse, t.name) for t in map(find_target, target_names()) if t.sparse and t.sparse.tile_spmem_bytes]
@@ -208,29 +203,17 @@ def _scratchpad(chip: Target) -> tuple[int, int, str]:
 
 def _measured_program(op: str | RowOptimizer) -> tuple[str, tuple[int, int], str]:
     """Name of an operation, the floats of its stack per row (factor of the width, and more), what stands in for it."""
-    if isinstance(op, str):
-        if op not in OPERATIONS:
-            raise UsageError(f"unknown operation {op!r}", where="memory", how=f"one of {', '.join(OPERATIONS)}")
-        name, slots = op, len(OPTIMIZERS[op]().slots) if op in OPTIMIZERS else 0
-    else:
-        name, slots = short_name(op), len(op.slots)
+    if isinstance(op, str) and op not in OPERATIONS:
+        raise UsageError(f"unknown operation {op!r}", where="memory", how=f"one of {', '.join(OPERATIONS)}")
+    name = op if isinstance(op, str) else short_name(op)
     if name in _STACK_ROW:
         return name, _STACK_ROW[name], ""
+    slots = len((OPTIMIZERS[op]() if isinstance(op, str) else op).slots)
     like, beyond = _BY_SLOTS[min(slots, 2)], max(0, slots - 2)
     factor, more = _STACK_ROW[like]
     what = f"{like}'s with {2 * beyond} more floats" if beyond else f"{like}'s, which keeps as many slots,"
     note = f"the stack of an update with {name} has not been measured: {what} stands in"
     return name, (factor + 2 * beyond, more), note
-
-
-def _stack_bytes(rule: TileRule, row: tuple[int, int], chosen: int, rows: int, replicas: int, ids: int) -> int:
-    padded = round8(rule.width)
-    slots = 4 * ids * rule.sparsecores  # one SparseCore's share of a COO buffer, four bytes each
-    if chosen < 0:
-        return (2 * padded + 8) * rows * replicas * 4 + slots + _BACKWARD_EXTRA
-    factor, more = row
-    taken = (factor * padded + more) * rows * replicas * 4
-    return taken + slots + _FORWARD_EXTRA if rule.op == "forward" else taken + _BACKWARD_EXTRA
 
 
 def _reason(rule: TileRule, chosen: int, needed: int, replicas: int, unique: int, ids: int) -> str:

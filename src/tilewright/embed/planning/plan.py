@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from itertools import chain
-from time import perf_counter
+from timeit import timeit
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -36,16 +37,13 @@ from tilewright.embed.planning.types import (
     Remedy,
     Savings,
     Skew,
-    StackPlan,
     Traffic,
     given_fields,
-    stack_plan,
+    stack_plans,
 )
 from tilewright.errors import UsageError
 from tilewright.kernels.threads import thread_count
 from tilewright.targets import Target
-
-# A plan from a log.
 
 CURVE = (1.0, 0.9, 0.75, 0.5, 0.35, 0.25)
 """Fractions of the observed maxima at which the curve of lower limits is taken."""
@@ -111,36 +109,39 @@ def plan(
     rest = iter(batches)
     if (first := next(rest, None)) is None:
         raise UsageError("no batches", where="plan", how="give at least one batch")
-    with naming_batch(1):
-        stacking = _stacking(packed(first), narrow.features, topology, stacking, table_stacking)
+    if stacking is None:
+        with naming_batch(1):
+            inputs = unweighted(packed(first), stack(narrow.features, topology))
+        sizes = {name: ragged.batch_size for name, ragged in inputs.items()}
+        stacking = stack(narrow.features, topology, table_stacking, sizes)
+    if stacking.features != narrow.features or stacking.topology != topology:
+        raise UsageError("the stacking is of other features or another topology", where="plan")
     observed = Observed(stacking, bad_ids, target)
     for batch in chain((first,), rest):
         with naming_batch(observed.batches + 1):
             observed.add(packed(batch))
         if progress is not None:
             progress(observed.batches)
-    limits = {name: limit.with_headroom(headroom) for name, limit in observed.limits(quantile).items()}
-    most = {name: vars(limit).values() for name, limit in observed.limits(1.0).items()}
-    lower = [{name: Limits.holding(*(int(n * share) for n in both)) for name, both in most.items()} for share in CURVE]
+    loads = observed.loads
+    limits = {name: of.limits(quantile).with_headroom(headroom) for name, of in loads.items()}
+    lower = [{name: Limits.holding(*(of.most * share)) for name, of in loads.items()} for share in CURVE]
     replay = Replay(stacking, [limits, *lower], bad_ids)
     for batch in observed.sample:
         replay.add(batch)
-    dropped, stacks = replay.drop_rates(0), list[StackPlan]()
-    for group in stacking.groups:
-        known = {"drop_rate": dropped[group.name], **observed.loads[group.name].known(limits[group.name])}
-        stacks.append(stack_plan(group, topology, observed.sizes, limits[group.name], target, **known))
+    dropped = replay.drop_rates(0)
+    known = {name: {"drop_rate": dropped[name], **of.known(limits[name])} for name, of in loads.items()}
     skew = skew_of(observed)
     today = {remedy.stack: remedy.limits for remedy in skew.remedies if remedy.change == AS_IT_IS}
     confidence, parts = None, narrow.samples_per_sample()
     if quantile == 1:
         if days and len(days) != observed.batches:
             raise UsageError(f"{len(days)} days for {observed.batches} batches", where="plan", how="name each one's")
-        seen = np.array(observed.peaks), observed.fillings
-        confidence = confidence_of_all(*seen, headroom, days, list(stacking.stacks))
+        peaks, names = np.array(observed.peaks), list(stacking.stacks)
+        confidence = confidence_of_all(peaks, observed.fillings, headroom, days, names)
     made = Plan(
         stacking=stacking,
-        stacks=tuple(stacks),
-        distinct={name: loads.means()[1] * topology.sparsecores**2 for name, loads in observed.loads.items()},
+        stacks=stack_plans(stacking, observed.sizes, limits, target, known),
+        distinct={name: of.means()[1] * topology.sparsecores**2 for name, of in loads.items()},
         narrow=narrow,
         **given,
         batch=max(size // parts[name] for name, size in observed.sizes.items()),
@@ -168,23 +169,6 @@ def naming_batch(number: int) -> Iterator[None]:
         raise UsageError(error.what, where=where, how=error.how) from None
 
 
-def _stacking(
-    first: Mapping[str, Any],
-    features: tuple[Feature, ...],
-    topology: Topology,
-    given: Stacking | None,
-    table_stacking: bool,
-) -> Stacking:
-    """The stacking to plan for: by default made for the sizes of the first batch."""
-    if given is None:
-        whole = stack(features, topology)
-        inputs = ragged_inputs(first, whole, source_slices(whole))
-        return stack(features, topology, table_stacking, {name: ragged.batch_size for name, ragged in inputs.items()})
-    if given.features != features or given.topology != topology:
-        raise UsageError("the stacking is of other features or another topology", where="plan")
-    return given
-
-
 def _curve_point(k: int, observed: Observed, replay: Replay) -> CurvePoint:
     """Point ``k`` of the curve, which is candidate k + 1 of the replay."""
     limits, cuts, refused = replay.candidates[k + 1], replay.minibatches[k + 1], replay.refused[k + 1]
@@ -209,6 +193,8 @@ REPLAYED = 8
 """Batches kept to be run again under candidate limits, at most; large ones are fewer, but two."""
 _IDS, _PARTITIONS = 1 << 23, 1 << 22
 """About how many ids and partitions are run again."""
+_HOTTEST = 3
+"""Ids that are named of a stack's fullest shard."""
 
 
 class Observed:
@@ -233,7 +219,6 @@ class Observed:
         self.loads = {name: Loads(work, stacking.topology, histograms=True) for name, work in self.work.items()}
         self.peaks: list[Longs] = []
         self.fillings: dict[tuple[int, int, int], dict[str, int]] = {}
-        self._most = np.zeros((len(stacking.stacks), 2), np.int64)
         self.sample: list[Mapping[str, Any]] = []
         self.keep = REPLAYED
         self._draw = np.random.Generator(np.random.PCG64(0))
@@ -245,29 +230,22 @@ class Observed:
             self.sizes = counted.sizes
             room = min(_IDS // max(1, int(counts[:, 0].sum())), _PARTITIONS // counts[:, 0].size)
             self.keep = max(2, min(REPLAYED, room))
-        for loads, of_stack in zip(self.loads.values(), counts):
-            loads.add(of_stack)
-        self.peaks.append(counts.max(axis=(2, 3)))
-        self._note_fillings(batch, counts)
-        self.batches += 1
-        if len(self.sample) < self.keep:
-            self.sample.append(deepcopy(dict(batch)))
-        elif (at := int(self._draw.integers(self.batches))) < self.keep:
-            self.sample[at] = deepcopy(dict(batch))
-
-    def _note_fillings(self, batch: Mapping[str, Any], counts: Longs) -> None:
-        """Which features fill the partitions of this batch that are fuller than all before."""
-        fuller = np.argwhere(self.peaks[-1] > self._most).tolist()
+        # which features fill the partitions of this batch that are fuller than all before
+        peaks, before = counts.max(axis=(2, 3)), np.array([loads.most for loads in self.loads.values()])
+        fuller = np.argwhere(peaks > before).tolist()
         inputs = unweighted(batch, self.stacking) if fuller else {}
         for k, kind in fuller:
             source, shard = divmod(int(counts[k, kind].argmax()), counts.shape[-1])
             group = self.stacking.groups[k]
             self.fillings[self.batches, k, kind] = _filling(group, self.stacking, inputs, source, shard, bool(kind))
-        np.maximum(self._most, self.peaks[-1], out=self._most)
-
-    def limits(self, quantile: float) -> dict[str, Limits]:
-        """Per stack the smallest limits that at least the share ``quantile`` of all partitions keep (1.0: all)."""
-        return {name: loads.limits(quantile) for name, loads in self.loads.items()}
+        for loads, of_stack in zip(self.loads.values(), counts):
+            loads.add(of_stack)
+        self.peaks.append(peaks)
+        self.batches += 1
+        if len(self.sample) < self.keep:
+            self.sample.append(deepcopy(dict(batch)))
+        elif (at := int(self._draw.integers(self.batches))) < self.keep:
+            self.sample[at] = deepcopy(dict(batch))
 
     def batches_over(self, limits: Mapping[str, Limits]) -> float:
         """The share of batches in which some partition of some stack exceeds ``limits``."""
@@ -302,7 +280,9 @@ class Loads:
         ids, rows = of_shard = counts.sum(axis=1)
         self.received += of_shard
         self.partitions += counts[0].size
-        self.histograms = [with_values(histogram, kind) for histogram, kind in zip(self.histograms, counts)]
+        for k, before in enumerate(self.histograms):
+            self.histograms[k] = np.bincount(counts[k].reshape(-1), minlength=len(before))
+            self.histograms[k][: len(before)] += before
         for k, work in enumerate((rows * self._work.row + ids * self._work.id, rows, ids)):
             self._fullest[k] += work.max()
             self._average[k] += work.mean()
@@ -329,10 +309,10 @@ class Loads:
         return Limits.holding(*(quantile_of(histogram, quantile) for histogram in self.histograms))
 
     def known(self, limits: Limits) -> dict[str, Any]:
-        """What a :class:`StackPlan` says of these counts under ``limits``."""
+        """What a stack's plan says of these counts under ``limits``."""
         bounds = zip(self.histograms, vars(limits).values())
         return {
-            "observed": self.limits(1.0),
+            "observed": Limits.holding(*self.most),
             "mean_ids": self.means()[0],
             "imbalance": self.imbalance,
             **self.waits,
@@ -344,13 +324,6 @@ class Loads:
     def remedy(self, name: str, change: str) -> Remedy:
         """The stack's figures if ``change`` is what was counted."""
         return Remedy(name, change, Limits.holding(*self.most), self.imbalance, self.waits["wait"])
-
-
-def with_values(histogram: Longs, values: Longs) -> Longs:
-    """The histogram with ``values`` counted in, longer if it must be."""
-    more = np.bincount(values.reshape(-1), minlength=len(histogram))
-    more[: len(histogram)] += histogram
-    return more
 
 
 def quantile_of(histogram: Longs, quantile: float) -> int:
@@ -413,25 +386,22 @@ def hashed(batch: Inputs, stacking: Stacking) -> dict[str, Ragged]:
 def shuffled(batches: Sequence[Inputs]) -> list[dict[str, Ragged]]:
     """All samples of the batches in one random order, cut into batches of the same sizes; features stay together."""
     mixed: list[dict[str, Ragged]] = [{} for _ in batches]
-    orders: dict[tuple[int, ...], Longs] = {}
     for name in batches[0]:
         parts = [batch[name] for batch in batches]
-        sizes = tuple(part.batch_size for part in parts)
-        if sizes not in orders:
-            orders[sizes] = np.random.Generator(np.random.PCG64(0)).permutation(sum(sizes))
+        sizes = [part.batch_size for part in parts]
         values = np.concatenate([part.values for part in parts])
         lengths = np.concatenate([part.lengths for part in parts])
         whole = Ragged(values, len(lengths), offsets=offsets_of(lengths))
-        for k, order in enumerate(np.split(orders[sizes], np.cumsum(sizes)[:-1])):
-            mixed[k][name] = whole.take(order)
+        order = np.random.Generator(np.random.PCG64(0)).permutation(len(lengths))  # the same for every feature
+        for k, samples in enumerate(np.split(order, np.cumsum(sizes)[:-1])):
+            mixed[k][name] = whole.take(samples)
     return mixed
 
 
 def without_hottest(batch: Inputs, hot: Sequence[HotId], stacking: Stacking) -> dict[str, Ragged]:
     """The batch without every stack's hottest id (the first in ``hot``)."""
-    gone: dict[str, Longs] = {}
-    for hottest in {hot_id.stack: hot_id for hot_id in reversed(hot)}.values():
-        gone[hottest.table] = np.array([hottest.id])
+    hottest = {hot_id.stack: hot_id for hot_id in reversed(hot)}.values()
+    gone: dict[str, Longs] = {hot_id.table: np.array([hot_id.id]) for hot_id in hottest}
     cold = without_hot({name: ragged.as_input() for name, ragged in batch.items()}, stacking.features, gone)
     return ragged_inputs(cold, stacking, source_slices(stacking))
 
@@ -463,13 +433,8 @@ def rotations_to_try(entries: Longs, now: int) -> list[int]:
 
 def _turned(counts: Longs, step: int) -> Longs:
     """The sum over tables of counts [tables, .., S], table k's turned by k * step shards."""
-    whole: Longs = np.zeros_like(counts[0])
-    for k, of_table in enumerate(counts):
-        whole += np.roll(of_table, k * step, axis=-1)
-    return whole
-
-
-_HOTTEST = 3
+    turned: Longs = np.sum([np.roll(of_table, k * step, axis=-1) for k, of_table in enumerate(counts)], axis=0)
+    return turned
 
 
 def skew_of(observed: Observed) -> Skew:
@@ -477,11 +442,8 @@ def skew_of(observed: Observed) -> Skew:
     stacking = observed.stacking
     batches = [unweighted(batch, stacking) for batch in observed.sample]
     now = _loads(observed, batches)
-    hot = tuple(
-        hot_id
-        for group in stacking.groups
-        for hot_id in _hottest_ids(group, stacking, batches, int(now[group.name].received[0].argmax()))
-    )
+    fullest = [(group, int(now[group.name].received[0].argmax())) for group in stacking.groups]
+    hot = [hot_id for group, shard in fullest for hot_id in _hottest_ids(group, stacking, batches, shard)]
     others: dict[str, Iterable[Inputs]] = {
         "ids hashed": (hashed(batch, stacking) for batch in batches),
         "log shuffled": shuffled(batches),
@@ -494,7 +456,7 @@ def skew_of(observed: Observed) -> Skew:
         remedies += [now[name].remedy(name, AS_IT_IS), *rotations]
         remedies += [loads[name].remedy(name, change) for change, loads in changed.items()]
         alone |= of_tables
-    return Skew(hot, tuple(remedies), alone, _used(stacking, batches))
+    return Skew(tuple(hot), tuple(remedies), alone, _used(stacking, batches))
 
 
 def _used(stacking: Stacking, batches: Sequence[Inputs]) -> dict[str, tuple[int, int]]:
@@ -530,25 +492,21 @@ def _rotations(group: Stack, observed: Observed, batches: Sequence[Inputs]) -> t
             loads = {step: Loads(work, topology) for step in rotations_to_try(counts[:, 0], now)}
         for step, of_step in loads.items():
             of_step.add(_turned(counts, step))
-    changes = {step: f"rotation by {step}" if step else "no rotation" for step in loads}
-    remedies = [of_step.remedy(group.name, changes[step]) for step, of_step in loads.items()]
+    remedies = [of.remedy(group.name, f"rotation by {step}" if step else "no rotation") for step, of in loads.items()]
     return remedies, {table.name: Limits.holding(*counts) for table, counts in zip(group.tables, most)}
 
 
 def _hottest_ids(group: Stack, stacking: Stacking, batches: Sequence[Inputs], shard: int) -> list[HotId]:
     """The ids with the most entries on the fullest shard (an id counts once per sample)."""
-    sums: dict[tuple[str, int], int] = {}
-    total = 0
-    for feature in group.features:
-        place = stacking.tables[feature.table.name]
-        for batch in batches:
-            ids, entries = np.unique(_on_shard(batch[feature.name], place, shard), return_counts=True)
-            total += int(entries.sum())
-            for k in np.argsort(-entries, kind="stable")[: 8 * _HOTTEST].tolist():
-                key = feature.table.name, int(ids[k])
-                sums[key] = sums.get(key, 0) + int(entries[k])
-    hottest = sorted(sums.items(), key=lambda item: -item[1])[:_HOTTEST]
-    return [HotId(group.name, table, i, shard, n, n / max(1, total)) for (table, i), n in hottest]
+    hottest, total = list[tuple[int, str, int]](), 0
+    for table in group.tables:
+        mine = [feature.name for feature in group.features if feature.table.name == table.name]
+        parts = [_on_shard(batch[name], stacking.tables[table.name], shard) for name in mine for batch in batches]
+        ids, entries = np.unique(np.concatenate(parts), return_counts=True)
+        total += int(entries.sum())
+        hottest += [(int(entries[k]), table.name, int(ids[k])) for k in np.argsort(-entries, kind="stable")[:_HOTTEST]]
+    hottest = sorted(hottest, key=lambda hot: -hot[0])[:_HOTTEST]
+    return [HotId(group.name, table, i, shard, n, n / max(1, total)) for n, table, i in hottest]
 
 
 def _filling(
@@ -583,22 +541,13 @@ def _on_shard(ids: Ragged, place: TablePlacement, shard: int) -> Longs:
 
 def savings_of(observed: Observed, alone: Mapping[str, Limits], today: Mapping[str, Limits]) -> Savings:
     """From the limits the replayed batches need, table by table (``alone``) and stack by stack (``today``; where no
-    tables are stacked, in the stacks they could form)."""
-    stacking = observed.stacking
-    stacked = _automatic_limits(observed, today) if len(today) == len(alone) else today
+    tables are stacked, in the stacks that automatic stacking would form)."""
+    stacking, stacked = observed.stacking, today
+    other = stack(stacking.features, stacking.topology, batch_size=observed.sizes)
+    if len(other.groups) < len(today) == len(alone):
+        fullest = [tally(b, other, observed.bad_ids).per_stack.max(axis=(2, 3)) for b in observed.sample]
+        stacked = {name: Limits.holding(*most) for name, most in zip(other.stacks, np.max(fullest, axis=0))}
     return Savings(buffer_bytes(stacking, alone), buffer_bytes(stacking, stacked))
-
-
-def _automatic_limits(observed: Observed, today: Mapping[str, Limits]) -> Mapping[str, Limits]:
-    """Limits that the stacks of automatic stacking would need for the replayed batches."""
-    mine = observed.stacking
-    other = stack(mine.features, mine.topology, batch_size=observed.sizes)
-    if len(other.groups) == len(mine.groups):
-        return today
-    most = np.zeros((len(other.groups), 2), np.int64)
-    for batch in observed.sample:
-        np.maximum(most, tally(batch, other, observed.bad_ids).per_stack.max(axis=(2, 3)), out=most)
-    return {name: Limits.holding(ids, unique) for name, (ids, unique) in zip(other.stacks, most)}
 
 
 def buffer_bytes(stacking: Stacking, limits: Mapping[str, Limits]) -> int:
@@ -610,9 +559,6 @@ def buffer_bytes(stacking: Stacking, limits: Mapping[str, Limits]) -> int:
 
 def feeding_of(observed: Observed, limits: Mapping[str, Limits], traffic: Traffic) -> Feeding:
     """The least seconds in which this host preprocessed a replayed batch, beside what a step takes on the chip."""
-    times = []
-    for batch in observed.sample[:4] * 2:
-        start = perf_counter()
-        preprocess(batch, observed.stacking, limits, overflow="drop", bad_ids=observed.bad_ids)
-        times.append(perf_counter() - start)
+    made = partial(preprocess, stacking=observed.stacking, limits=limits, overflow="drop", bad_ids=observed.bad_ids)
+    times = [timeit(partial(made, batch), number=1) for batch in observed.sample[:4] * 2]
     return Feeding(min(times), thread_count(), round(traffic.hbm_bytes), traffic.waited)

@@ -8,14 +8,16 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal
 
 from tilewright.embed.host.arrays import Longs
 from tilewright.embed.host.tables import NarrowTables
 from tilewright.embed.model.counters import Counters, HbmCounters, Seconds, StackCounters, TableCounters, plain
-from tilewright.embed.model.formulas import BUCKETS
+from tilewright.embed.model.formulas import BUCKETS, packed_table_bytes, padded_table_bytes
 from tilewright.embed.model.knobs import SparseCoreConfig
+from tilewright.embed.model.lookup_time import StackWork
 from tilewright.embed.model.stacking import Stacking
 from tilewright.embed.model.tables import Limits, limits_json
 from tilewright.embed.planning.confidence import Confidence, Day
@@ -34,8 +36,6 @@ from tilewright.embed.planning.types import (
     Traffic,
     fields_of_limits,
     live_bytes,
-    table_plan,
-    traffic_of,
 )
 from tilewright.files import write_whole
 from tilewright.render import (
@@ -55,23 +55,25 @@ from tilewright.render.drawing import Curve, column_chart, line_chart
 from tilewright.render.formats import Kind, counted
 from tilewright.render.markup import join
 from tilewright.render.page import Tone, details, note, paragraph
-from tilewright.render.tables import Field, Table, cells, glance, glance_table
+from tilewright.render.tables import Field, Heading, Table, cells, glance, glance_table
 from tilewright.targets import target as find_target
 
 _SHOWN = 20
 """Kinds of a pod's stacks that are printed."""
 _LONG = 24
 """Rows above which a table of the page opens on a click."""
-_SHARDS_OF = 4
-"""Stacks of which the page draws what every shard receives: those that wait most."""
 _FEW = 4
-"""Tables that a verdict names."""
+"""Tables that a verdict names; stacks, those that wait most, of which the page draws what every shard receives."""
+_EXCHANGES = 3
+"""Between chips in a step, of each stack: of ids, of their rows, of gradients."""
 _MOSTLY_HELD = 0.5
 """Limits that a fresh batch may exceed with a greater chance are warned of."""
 
 
 def _titled(title: str, fields: Sequence[Field], items: Sequence[Any]) -> Table:
-    return Table(fields, cells(fields, items), title)
+    """The table of the fields that some item has."""
+    known = [field for field in fields if any(field.of(item) is not None for item in items)]
+    return Table(known, cells(known, items), title)
 
 
 def _figure(rows: Table) -> Html:
@@ -147,17 +149,17 @@ class Plan:
         activations and of gradients are on their way instead of one, and the inputs of two more batches wait for their
         gradients.
         """
-        topology, groups, stacks = self.stacking.topology, self.stacking.groups, self.stacks
+        topology, groups, stacks = self.stacking.topology, self.stacking.stacks, self.stacks
         chips, per_chip = topology.chips, topology.sparsecores_per_chip
-        batch = sum(stack.buffer_bytes for stack in stacks) * topology.devices // chips
+        batch = self._batch_bytes
         exchange = 2 * per_chip * sum(4 * s.padded_width * s.samples_per_sparsecore for s in stacks)
         hbm = find_target(self.target).whole.memory("hbm") if self.target else None
         forward, how_forward = live_bytes("forward", [s.forward for s in stacks if s.forward], serialized)
         backward, how_backward = live_bytes("backward", [s.backward for s in stacks if s.backward], serialized)
         how = [how for how in (how_forward, how_backward) if how]
-        held = [(len(ids), self.stacking.stacks[self.stacking.tables[name].stack]) for name, ids in self.hot.items()]
-        rows = [(group.vocab // chips, group) for group in groups]
-        rows += [(n * topology.devices // chips, group) for n, group in held]
+        rows = [(group.vocab // chips, group) for group in groups.values()]
+        held = ((len(ids) * topology.devices // chips, name) for name, ids in self.hot.items())
+        rows += [(n, groups[self.stacking.tables[name].stack]) for n, name in held]
         return Heap(
             tables=4 * sum(n * group.padded_width for n, group in rows),
             slots=4 * sum(n * group.slot_floats for n, group in rows),
@@ -185,14 +187,67 @@ class Plan:
     @cached_property
     def traffic(self) -> Traffic:
         """What a step moves, takes and waits for."""
-        return traffic_of(self.stacking, self.stacks, self.distinct, self.target or None)
+        topology, chip = self.stacking.topology, self.target or None
+        chips, shards, per_chip = topology.chips, topology.sparsecores, topology.sparsecores_per_chip
+        rows = hbm = links = launches = row_work = id_work = 0.0
+        waits = dict[str, float]()
+        for group, stack in zip(self.stacking.groups, self.stacks):
+            distinct, width, work = self.distinct[group.name], group.padded_width, StackWork.of(group, chip)
+            here = distinct / chips
+            rows += here
+            hbm += 4 * (here * group.step_floats + 4 * width * stack.samples_per_sparsecore * per_chip)
+            links += here * (4 + 8 * width) * (chips - 1) / chips
+            entries = distinct if stack.mean_ids is None else stack.mean_ids * shards**2
+            of_rows, of_ids = distinct / shards * work.row, entries / shards * work.id
+            launches += work.launch
+            row_work += of_rows * stack.wait
+            id_work += of_ids * stack.wait + stack.samples_per_sparsecore * work.sample
+            waits[group.name] = (of_rows + of_ids) * max(0.0, stack.wait - 1)
+        if chip is None:
+            return Traffic(rows, hbm, links, self._batch_bytes)
+        whole, exchanges = find_target(chip).whole, 0.0
+        hbm_memory = whole.memory("hbm")
+        if (between := whole.links) and chips > 1:
+            latency = (between.start_ns + between.hop_ns) / 1e9
+            exchanges = links / between.bytes_per_second + _EXCHANGES * len(self.stacks) * latency
+        least = max(exchanges, hbm / hbm_memory.bytes_per_second if hbm_memory else 0.0)
+        sparse = launches + row_work + id_work
+        return Traffic(
+            *(rows, hbm, links, self._batch_bytes, launches, row_work, id_work, exchanges, least),
+            seconds=max(sparse - sum(waits.values()), least),
+            waited=max(sparse, least),
+            waits=waits,
+        )
+
+    @property
+    def _batch_bytes(self) -> int:
+        """Bytes of one batch's buffers on one chip."""
+        topology = self.stacking.topology
+        return sum(stack.buffer_bytes for stack in self.stacks) * topology.devices // topology.chips
 
     @cached_property
     def tables(self) -> tuple[TablePlan, ...]:
         """The tables as the model has them, where the stacking put them (or their lines)."""
         models = {feature.table.name: feature.table for feature in self.narrow.original}
-        packed = self.narrow.rows_per_line
-        return tuple(table_plan(models[p.table.name], p, packed.get(p.table.name, 1)) for p in self.stacking.placements)
+        made = []
+        for place in self.stacking.placements:
+            table, parts = models[place.table.name], self.narrow.rows_per_line.get(place.table.name, 1)
+            made.append(
+                TablePlan(
+                    name=table.name,
+                    stack=place.stack,
+                    vocab=table.vocab,
+                    width=table.width,
+                    padded_vocab=place.padded_vocab * parts,
+                    padded_width=place.padded_width // parts,
+                    data_bytes=table.vocab * table.width * 4,
+                    padded_bytes=padded_table_bytes(place.table.vocab, place.table.width, place.shards),
+                    packed_bytes=packed_table_bytes(table.vocab, table.width, place.shards),
+                    unpacked_bytes=padded_table_bytes(table.vocab, table.width, place.shards),
+                    rows_per_line=parts,
+                )
+            )
+        return tuple(made)
 
     @property
     def fits(self) -> bool | None:
@@ -219,46 +274,38 @@ class Plan:
         failing = ((stack, program) for stack in self.stacks for program in stack.programs if not program.compiles)
         if failed := next(failing, None):
             stack, program = failed
-            best, advice = program.largest_limits, ""
-            if best is not None:
-                ids, unique = best.max_ids_per_partition, best.max_unique_ids_per_partition
-                advice = f"; limits of {ids} ids and {unique} distinct ids would compile"
+            best = program.largest_limits
+            advice = "; limits of {} ids and {} distinct ids would compile".format(*vars(best).values()) if best else ""
             refused = f"stack {stack.label}, {program.op}: {program.reason}"
             verdict = f"does not compile on {self.target}: {refused}{advice}"
         elif self.heap.total > self.heap.capacity:
             verdict = f"does not fit on {self.target}: {figures}; take more chips, or smaller tables"
-            if self.for_host:
-                held, moved = map(bytes_text, self._host_bytes())
-                names = ", ".join(self.for_host[:_FEW]) + (", ..." if len(self.for_host) > _FEW else "")
-                verdict += f"; or hold {names} on the host ({held} a chip; at most {moved} a step each way)"
+            if self._for_host:  # at most every row of a step is of these tables, and as wide as the widest
+                sizes, widths, names = zip(*self._for_host)
+                held, moved = bytes_text(sum(sizes)), bytes_text(round(4 * max(widths) * self.traffic.rows))
+                few = ", ".join(names[:_FEW]) + ", ..." * (len(names) > _FEW)
+                verdict += f"; or hold {few} on the host ({held} a chip; at most {moved} a step each way)"
         serial = f"; or set num_serialized_tables_to_optimize_hbm to {self.serialized_fits}, with which it fits"
         return verdict + (serial if self.serialized_fits else "")
 
-    @cached_property
+    @property
     def for_host(self) -> tuple[str, ...]:
         """Tables, the largest first, without which HBM holds the rest: a place for them is the host's memory, which
         neither training here nor jax-tpu-embedding looks up from. () where HBM holds all, or not even the rest."""
-        over = self.heap.total - self.heap.capacity if self.heap.capacity else 0
-        names: list[str] = []
-        for name, size in sorted(self._bytes_of_tables().items(), key=lambda item: -item[1]):
-            if over <= 0:
-                break
-            names.append(name)
-            over -= size
-        return tuple(names) if over <= 0 else ()
+        return tuple(name for *_, name in self._for_host)
 
-    def _bytes_of_tables(self) -> dict[str, int]:
-        """Rows and slots of every table on one chip."""
-        chips, stacks, tables = self.stacking.topology.chips, self.stacking.stacks, self.stacking.tables
-        floats = {name: stacks[p.stack].padded_width + stacks[p.stack].slot_floats for name, p in tables.items()}
-        return {name: 4 * p.padded_vocab * floats[name] // chips for name, p in tables.items()}
-
-    def _host_bytes(self) -> tuple[int, int]:
-        """Bytes of :attr:`for_host` a chip, and what a step moves of them each way at most: all rows, the widest."""
-        of = self._bytes_of_tables()
-        groups = [self.stacking.stacks[self.stacking.tables[name].stack] for name in self.for_host]
-        widest = max((group.padded_width + group.slot_floats for group in groups), default=0)
-        return sum(of[name] for name in self.for_host), round(4 * widest * self.traffic.rows)
+    @cached_property
+    def _for_host(self) -> list[tuple[int, int, str]]:
+        """Of each such table: bytes of its rows and slots on one chip, floats of a row and its slots, name."""
+        sizes = []
+        for name, place in self.stacking.tables.items():
+            group = self.stacking.stacks[place.stack]
+            floats = group.padded_width + group.slot_floats
+            sizes.append((4 * place.padded_vocab * floats // self.stacking.topology.chips, floats, name))
+        sizes.sort(key=lambda size: -size[0])
+        freed = [0, *accumulate(size for size, *_ in sizes)]
+        fewest = bisect_left(freed, self.heap.total - self.heap.capacity if self.heap.capacity else 0)
+        return sizes[:fewest] if fewest < len(freed) else []
 
     def counters(self, sparsecore: SparseCoreConfig | None = None) -> Counters:
         """The plan's counts, as :func:`diagnose` reads them, with the guide's knobs in use where they are given.
@@ -268,6 +315,7 @@ class Plan:
         are not in a plan: put them on top with :meth:`Counters.merged`.
         """
         topology, heap, feeding = self.stacking.topology, self.heap, self.feeding
+        used = {name: ids for name, (ids, _) in self.skew.used.items()}
         return Counters(
             target=self.target,
             chips=topology.chips,
@@ -277,7 +325,7 @@ class Plan:
             fresh_over=(sure.expected, sure.at_most) if (sure := self.confidence) else None,
             uncut=round(self.uncut * self.batches),
             uncut_because=self.uncut_because,
-            buffer_bytes=sum(stack.buffer_bytes for stack in self.stacks) * topology.devices // topology.chips,
+            buffer_bytes=self._batch_bytes,
             seconds=Seconds(
                 host=feeding.host_seconds if feeding else None,
                 modelled=self.traffic.waited or None,
@@ -285,10 +333,7 @@ class Plan:
                 least=self.traffic.least or None,
             ),
             hbm=HbmCounters(
-                tables=heap.tables,
-                slots=heap.slots,
-                dense=heap.dense,
-                inputs=heap.inputs,
+                **{name: getattr(heap, name) for name in ("tables", "slots", "dense", "inputs")},
                 exchange=heap.exchange + heap.pipelined,
                 forward_stack=heap.forward_stack if self.target else None,
                 backward_stack=heap.backward_stack if self.target else None,
@@ -299,11 +344,7 @@ class Plan:
             stacks={stack.name: self._stack_counters(stack) for stack in self.stacks},
             # a packed table as the lines it lives in
             tables={
-                t.name: TableCounters(
-                    -(-t.vocab // t.rows_per_line),
-                    t.width * t.rows_per_line,
-                    used=self.skew.used.get(t.name, (None,))[0],
-                )
+                t.name: TableCounters(-(-t.vocab // t.rows_per_line), t.width * t.rows_per_line, used=used.get(t.name))
                 for t in self.tables
             },
             sparsecore=sparsecore,
@@ -317,17 +358,14 @@ class Plan:
         common = [(name, by) for name, ids, by in apart if ids >= shards > 1 and math.gcd(by, shards) > 1]
         same = ["label", "optimizer", "samples_per_sparsecore", "mean_ids"]
         same += ["imbalance", "wait", "wait_rows", "wait_ids"] if stack.counted else []
-        both = stack.observed, dict(stack.quantiles).get(TYPICAL)
-        most, typical = (tuple(vars(limits).values()) if limits else (None, None) for limits in both)
+        seen = {"observed": stack.observed, "typical": dict(stack.quantiles).get(TYPICAL)}
+        pairs = {name: zip(("ids", "unique_ids"), vars(limits).values()) for name, limits in seen.items() if limits}
         return StackCounters(
             **{name: getattr(stack, name) for name in same},
             **vars(stack.limits),
             tables=len(stack.tables),
             width=stack.padded_width,
-            observed_ids=most[0],
-            observed_unique_ids=most[1],
-            typical_ids=typical[0],
-            typical_unique_ids=typical[1],
+            **{f"{name}_{kind}": n for name, pair in pairs.items() for kind, n in pair},
             dropped_share=stack.drop_rate if stack.counted else None,
             wait_seconds=self.traffic.waits[stack.name] if self.traffic.waited and stack.counted else None,
             combiner=self.stacking.stacks[stack.name].combiner,
@@ -364,7 +402,7 @@ class Plan:
             | {"capacity_bytes": self.heap.capacity or None, "prefetched_batches": self.prefetched_batches},
             "num_serialized_tables_that_fit": self.serialized_fits or None,
             "tables_for_the_host": list(self.for_host),
-            "hot_rows": self._hot_json(),
+            "hot_rows": {name: ids.tolist() for name, ids in self.hot.items()},
             "stacks": [stack.to_json() for stack in self.stacks],
             "tables": plain(self.tables),
             "step_per_chip": {**plain(self.traffic), "waits_for": self.waits_for or None, "basis": "modelled"},
@@ -385,9 +423,6 @@ class Plan:
             "feeding": plain(self.feeding) | {"step_seconds": self.feeding.step_seconds or None},
         }
 
-    def _hot_json(self) -> dict[str, list[int]]:
-        return {name: ids.tolist() for name, ids in self.hot.items()}
-
     def limits_json(self) -> dict[str, Any]:
         """The content of the limits file: the chosen limits, and what they were learnt from."""
         return limits_json(
@@ -395,13 +430,10 @@ class Plan:
             target=self.target or None,
             topology=dict(vars(self.stacking.topology)),
             rotation=self.stacking.rotations,
-            batch=self.batch,
-            batches=self.batches,
+            **{name: getattr(self, name) for name in ("batch", "batches", "quantile", "basis")},
             narrow_packing=any(table.rows_per_line > 1 for table in self.tables),
-            quantile=self.quantile,
-            basis=self.basis,
             confidence=plain(self.confidence),
-            hot_rows=self._hot_json(),
+            hot_rows={name: ids.tolist() for name, ids in self.hot.items()},
         )
 
     def write_limits(self, path: str | Path) -> None:
@@ -461,8 +493,7 @@ class Plan:
         yield from (self._head, self.verdict)
         yield from filter(None, [self._sure])
         for rows in self._rows([max(self.stacks, key=lambda s: s.wait)]).values():
-            if rows.rows:
-                yield from ("", rows)
+            yield from ("", rows)
         if (more := len(self.alike()) - _SHOWN) > 0 and self.feeding is None:
             yield f"... and {more} more kinds of stacks: --json has all"
         yield ""
@@ -470,33 +501,32 @@ class Plan:
 
     def _rows(self, explained: Sequence[StackPlan]) -> dict[str, Table]:
         """All tables of a plan; hot ids and remedies are those of the stacks ``explained``."""
-        kinds = self.alike()
-        known = tuple(f for f in StackPlan.COLUMNS if any(f.of(kind) is not None for kind in kinds))
-        heap = _titled("HBM of one chip", Heap.COLUMNS, [*self.heap_parts(), self._heap_total()])
+        kinds, parts = self.alike(), self.heap_parts()
+        parts.append(("in all, the larger stack" if self.target else "in all", self.heap.total))
+        heap = Table(["what", ("bytes", "bytes")], parts, "HBM of one chip")
         if self.feeding is None:
-            return {"limits": _titled("limits", known, kinds[:_SHOWN]), "heap": heap}
-        again = f"{counted(self.replayed, 'batch', 'batches')} run again"
-        labels = {stack.name: stack.label for stack in explained}
-        hot = [(labels[hot.stack], hot) for hot in self.skew.hot if hot.stack in labels]
-        remedies = [(labels[remedy.stack], remedy) for remedy in self.skew.remedies if remedy.stack in labels]
+            return {"limits": _titled("limits", StackPlan.COLUMNS, kinds[:_SHOWN]), "heap": heap}
+        share, again = percent_text(self.quantile), f"{counted(self.replayed, 'batch', 'batches')} run again"
+        hot = [(stack, hot) for stack in explained for hot in self.skew.hot if hot.stack == stack.name]
+        remedies = [(stack, r) for stack in explained for r in self.skew.remedies if r.stack == stack.name]
         programs = [(stack, program) for stack in self.stacks for program in stack.programs]
-        fields = TablePlan.COLUMNS if any(table.gains for table in self.tables) else TablePlan.COLUMNS[:-1]
-        if any(table.rows_per_line > 1 for table in self.tables):
-            fields = (*TablePlan.COLUMNS[:-1], TablePlan.LINES)
         days = self.confidence.days if self.confidence else ()
+        sizes = [(*row, 1 - row[2] / row[1] if row[1] else 0.0) for row in self.arrangements()]
+        of_sizes: list[Heading] = ["arrangement", ("without", "bytes"), ("with", "bytes"), ("saved", "percent")]
         holding = "ids / distinct ids that hold a share of the partitions"
-        return {
-            "limits": _titled(f"limits holding {percent_text(self.quantile)} of the partitions", known, kinds),
+        tables = {
+            "limits": _titled(f"limits holding {share} of the partitions", StackPlan.COLUMNS, kinds),
             "holding": _titled(holding, StackPlan.HOLDING, self.stacks),
             "days": _titled("later days against the limits of the days before", Day.COLUMNS, days),
             "programs": _titled("compiler, per SparseCore", StackPlan.PROGRAMS, programs),
             "heap": heap,
-            "tables": _titled("tables", fields, self.tables),
-            "savings": _titled("arrangements", Savings.COLUMNS, self.arrangements()),
+            "tables": _titled("tables", TablePlan.COLUMNS, self.tables),
+            "savings": Table(of_sizes, sizes, "arrangements"),
             "curve": _titled(f"lower limits ({again})", CurvePoint.COLUMNS, self.curve),
             "remedies": _titled(f"what would even shards out ({again})", Remedy.COLUMNS, remedies),
             "hot": _titled("hottest ids of its fullest shard", HotId.COLUMNS, hot),
         }
+        return {name: rows for name, rows in tables.items() if rows.rows}
 
     def arrangements(self) -> list[tuple[str, int, int]]:
         """(what, bytes without, bytes with): what stacking saves in buffers, and what narrow rows that share lines
@@ -512,15 +542,10 @@ class Plan:
         """What lies in the HBM of one chip, and its bytes; of the two stacks one is in use at a time."""
         heap = self.heap
         parts = [("tables", heap.tables), ("optimizer slots", heap.slots), ("inputs fetched ahead", heap.inputs)]
-        parts += [("activations and gradients", heap.exchange)]
-        parts += [("held for pipelining", heap.pipelined)] if heap.pipelined else []
-        parts += [("dense weights", heap.dense)] if heap.dense else []
-        if self.target:
-            parts += [("stack of the lookup", heap.forward_stack), ("stack of the update", heap.backward_stack)]
-        return parts
-
-    def _heap_total(self) -> tuple[str, int]:
-        return "in all, the larger stack" if self.target else "in all", self.heap.total
+        parts.append(("activations and gradients", heap.exchange))
+        parts += [part for part in (("held for pipelining", heap.pipelined), ("dense weights", heap.dense)) if part[1]]
+        stacks = [("stack of the lookup", heap.forward_stack), ("stack of the update", heap.backward_stack)]
+        return parts + stacks * bool(self.target)
 
     def _notes(self) -> Iterator[str]:
         """What stands under the tables: rows on every device, batches that cannot be cut, what a packed line is, what
@@ -530,16 +555,14 @@ class Plan:
             yield f"held on every device: {count_text(len(ids))} rows of {name}: {few}"
         points = [("under these limits", self.uncut, self.uncut_because)]
         points += [(f"limits at {percent_text(p.fraction)}", p.uncut, p.uncut_because) for p in self.curve]
-        if (cut := next((point for point in points if point[1]), None)) is not None:
-            refused = "of the batches cannot be cut, preprocess refuses them"
-            yield f"{cut[0]}: {percent_text(cut[1])} {refused}: {cut[2]}"
+        for what, share, because in [point for point in points if point[1]][:1]:
+            yield f"{what}: {percent_text(share)} of the batches cannot be cut, preprocess refuses them: {because}"
         if lines := [f"{t.rows_per_line} rows of {t.name}" for t in self.tables if t.rows_per_line > 1]:
             shown = "ids shown of these tables are lines: id // rows of the model's"
             yield f"packed: {', '.join(lines)} share a line; {shown}"
-        notes = [program.note for stack in self.stacks for program in stack.programs if program.basis == "modelled"]
-        notes += [self.heap.stack_note] * (self.target != "" and self.heap.stack_basis == "modelled")
-        yield from (f"modelled: {line}" for line in dict.fromkeys(line for text in notes for line in text.split("; ")))
         heap = self.heap
+        modelled = heap.stack_note.split("; ") if heap.stack_basis == "modelled" else []
+        yield from (f"modelled: {line}" for line in dict.fromkeys(modelled))
         fits = " and does not fit" if heap.total <= heap.capacity < heap.total + heap.if_cut else ""
         yield (
             'layout: buffers, HBM and feeding are of plain batches, which overflow="drop" or "error" and '
@@ -581,14 +604,13 @@ class Plan:
             head.append(paragraph(text) if held else note(text + more, tone="warn"))
         if part == "head":
             return join(head, "\n")
-        bars = [Bar(name, (float(size),)) for name, size in self.heap_parts()]
         blocks = [*(head if part == "all" else []), self._figures()]
         for name, rows in self._rows(self.stacks).items():
             if name == "heap":
+                bars = [Bar(what, (float(size),)) for what, size in self.heap_parts()]
                 blocks.append(bar_chart(bars, title=rows.title, kind="bytes"))
-            elif rows.rows:
-                blocks += self._lower_limits() if name == "curve" else []
-                blocks += [self._shares()] if name == "remedies" else []
+            else:
+                blocks += self._lower_limits() if name == "curve" else [self._shares()] if name == "remedies" else []
                 blocks.append(_figure(rows))
         return join([*blocks, *map(paragraph, self._notes())], "\n")
 
@@ -596,39 +618,37 @@ class Plan:
         wasted = 1 - sum(t.data_bytes for t in self.tables) / max(1, sum(t.padded_bytes for t in self.tables))
         of = f"of {bytes_text(self.heap.capacity)}" if self.heap.capacity else "heap only: no target"
         wait = max(stack.wait for stack in self.stacks)
-        return cards(
-            [
-                Card("stacks", str(len(self.stacks)), counted(len(self.tables), "table")),
-                Card("HBM a chip", bytes_text(self.heap.total), of),
-                Card("padding", percent_text(wasted), "of the tables' bytes"),
-                Card("wait", f"{wait:.2f}", "fullest shard over the average, of a step's work"),
-                Card("batches over", percent_text(self.batches_over), "exceed a limit"),
-            ]
-        )
+        figures = [
+            Card("stacks", str(len(self.stacks)), counted(len(self.tables), "table")),
+            Card("HBM a chip", bytes_text(self.heap.total), of),
+            Card("padding", percent_text(wasted), "of the tables' bytes"),
+            Card("wait", f"{wait:.2f}", "fullest shard over the average, of a step's work"),
+            Card("batches over", percent_text(self.batches_over), "exceed a limit"),
+        ]
+        return cards(figures)
 
     def _lower_limits(self) -> list[Html]:
         """What the curve of lower limits costs: mini-batches, ids lost, and the buffers it saves."""
-        points = self.curve[::-1]
-        shares, cut = [p.fraction * 100 for p in points], [p for p in points if p.minibatches_mean]
-        at = [p.fraction * 100 for p in cut]
-        mean = Curve("mean", at, [p.minibatches_mean or 0.0 for p in cut])
-        most = Curve("most", at, [float(p.minibatches_max or 0) for p in cut])
+        points, again = self.curve[::-1], counted(self.replayed, "batch", "batches")
         scale, unit = (2**20, "MiB") if self.curve[0].buffer_bytes >= 2**20 else (2**10, "KiB")
-        again = counted(self.replayed, "batch", "batches")
-        dropped = Curve("dropped", shares, [p.drop_rate for p in points])
-        buffers = Curve("buffers", shares, [p.buffer_bytes / scale for p in points])
-        charts: list[tuple[str, str, Kind, list[Curve]]] = [
-            (f"Mini-batches per step under lower limits ({again} run again)", "mini-batches", "number", [mean, most]),
-            ("Ids lost, where they are dropped instead", "share of all entries", "percent", [dropped]),
-            ("Input buffers of one batch on one device", unit, "number", [buffers]),
+
+        def drawn(title: str, y_label: str, kind: Kind, scale: float = 1.0, **curves: str) -> Html:
+            x, x_label = [p.fraction * 100 for p in points], "limits, percent of the observed maxima"
+            of = {label: [getattr(p, name) for p in points] for label, name in curves.items()}
+            lines = [Curve(n, x, [math.nan if y is None else y / scale for y in ys]) for n, ys in of.items()]
+            return line_chart(lines, title=title, x_label=x_label, y_label=y_label, kind=kind)
+
+        cut = f"Mini-batches per step under lower limits ({again} run again)"
+        return [
+            drawn(cut, "mini-batches", "number", mean="minibatches_mean", most="minibatches_max"),
+            drawn("Ids lost, where they are dropped instead", "share of all entries", "percent", dropped="drop_rate"),
+            drawn("Input buffers of one batch on one device", unit, "number", scale, buffers="buffer_bytes"),
         ]
-        x_label = "limits, percent of the observed maxima"
-        return [line_chart(c, title=t, x_label=x_label, y_label=y, kind=kind) for t, y, kind, c in charts]
 
     def _shares(self) -> Html:
         """What every shard receives, of the stacks that wait most."""
         loads = []
-        for s in sorted(self.stacks, key=lambda s: -s.wait)[:_SHARDS_OF]:
+        for s in sorted(self.stacks, key=lambda s: -s.wait)[:_FEW]:
             shards, whole = len(s.per_shard), max(1, sum(s.per_shard))
             loads.append(Curve(s.label, range(shards), [n * shards / whole for n in s.per_shard]))
         title = "What every shard receives, over the average"

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields
 from functools import partial
 from operator import attrgetter
-from typing import Any, ClassVar
-
-import numpy as np
+from typing import Any, ClassVar, TypeAlias
 
 from tilewright.embed.host.arrays import Longs
 from tilewright.embed.model.counters import key, plain
 from tilewright.embed.model.formulas import (
     BUCKETS,
-    packed_table_bytes,
-    padded_table_bytes,
     pointers_per_device,
     slots_per_device,
 )
-from tilewright.embed.model.lookup_time import StackWork
 from tilewright.embed.model.optimizers import name_of
-from tilewright.embed.model.stacking import Stack, Stacking, TablePlacement
-from tilewright.embed.model.tables import Limits, Table, Topology, count
+from tilewright.embed.model.stacking import Stack, Stacking
+from tilewright.embed.model.tables import Limits, Topology, count
 from tilewright.embed.planning.memory import SparseMemory, live_stacks, memory
 from tilewright.errors import UsageError
 from tilewright.render import Field
@@ -38,9 +33,10 @@ AS_IT_IS = "as it is"
 
 _OBSERVED = attrgetter("observed.max_ids_per_partition")
 _IDS, _UNIQUE = attrgetter("limits.max_ids_per_partition"), attrgetter("limits.max_unique_ids_per_partition")
-_WAIT = (
-    "what a step waits for: bytes of rows fetched and ids combined, the fullest shard over the average one (modelled)"
-)
+_WAIT = "what a step waits for, modelled: rows fetched and ids combined, the fullest shard over the average one"
+_STACK = Field("stack", "code", of=lambda pair: pair[0].label)
+"""Of pairs of a stack and something of it, and of the stacks that are alike."""
+_Known: TypeAlias = Mapping[str, Mapping[str, Any]]
 _LARGEST = "the largest max_ids_per_partition of the same proportion that compiles"
 
 
@@ -51,14 +47,6 @@ class Savings:
 
     separate_buffer_bytes: int = field(metadata=key("separate_buffer_bytes_per_device"), default=0)
     stacked_buffer_bytes: int = field(metadata=key("stacked_buffer_bytes_per_device"), default=0)
-
-    #: Of (what, now, otherwise), see :meth:`Plan.arrangements`.
-    COLUMNS: ClassVar = (
-        Field("arrangement", of=lambda s: s[0]),
-        Field("without", "bytes", of=lambda s: s[1]),
-        Field("with", "bytes", of=lambda s: s[2]),
-        Field("saved", "percent", of=lambda s: 1 - s[2] / s[1] if s[1] else 0.0),
-    )
 
 
 @dataclass(frozen=True)
@@ -122,10 +110,9 @@ class Traffic:
     def waits_for(self, host_seconds: float = 0.0) -> str:
         """What takes longest in a step: ``launches``, ``rows`` or ``ids`` of the SparseCores, ``links``, or the
         ``host``, which makes a batch in so many seconds; "" where nothing is known."""
-        longest = max(self.sparse, self.links, host_seconds)
-        if longest == host_seconds:
-            return "host" if longest else ""
-        return max(self.parts, key=lambda part: self.parts[part]) if longest == self.sparse else "links"
+        if host_seconds >= max(self.sparse, self.links):
+            return "host" if host_seconds else ""
+        return max(self.parts, key=lambda part: self.parts[part]) if self.sparse >= self.links else "links"
 
 
 @dataclass(frozen=True)
@@ -139,9 +126,9 @@ class HotId:
     entries: int
     share: float
 
-    #: Of (label of the stack, hot id).
+    #: Of (stack, hot id).
     COLUMNS: ClassVar = (
-        Field("stack", "code", of=lambda p: p[0]),
+        _STACK,
         Field("table", "code", of=lambda p: p[1].table),
         Field("id", "count", of=lambda p: p[1].id),
         Field("shard", "count", "the fullest of its stack", lambda p: p[1].shard),
@@ -161,9 +148,9 @@ class Remedy:
     wait: float = 1.0
 
     DERIVED: ClassVar = {knob.name: f"limits.{knob.name}" for knob in fields(Limits)}
-    #: Of (label of the stack, remedy).
+    #: Of (stack, remedy).
     COLUMNS: ClassVar = (
-        Field("stack", "code", of=lambda p: p[0]),
+        _STACK,
         Field("if", of=lambda p: p[1].change),
         Field("max ids", "count", "the fullest partition", lambda p: _IDS(p[1])),
         Field("max unique", "count", of=lambda p: _UNIQUE(p[1])),
@@ -228,26 +215,8 @@ class TablePlan:
         Field("in HBM", "bytes", "padded, all chips together", lambda t: t.padded_bytes),
         Field("lost to width", "percent", "rows are padded to 8 floats", lambda t: t.wasted_by_width),
         Field("lost to vocabulary", "percent", "rows are padded to 8 on every shard", lambda t: t.wasted_by_vocab),
-        Field("packed", "bytes", "if rows of 1 to 4 floats shared 32-byte lines", lambda t: t.packed_bytes),
-    )
-    #: In place of the last column where some table is packed.
-    LINES: ClassVar = Field("rows a line", "count", "rows that share a 32-byte line", lambda t: t.rows_per_line)
-
-
-def table_plan(table: Table, placement: TablePlacement, parts: int) -> TablePlan:
-    """The plan of the model's ``table`` where it (or its lines of so many ``parts``) is placed."""
-    return TablePlan(
-        name=table.name,
-        stack=placement.stack,
-        vocab=table.vocab,
-        width=table.width,
-        padded_vocab=placement.padded_vocab * parts,
-        padded_width=placement.padded_width // parts,
-        data_bytes=table.vocab * table.width * 4,
-        padded_bytes=padded_table_bytes(placement.table.vocab, placement.table.width, placement.shards),
-        packed_bytes=packed_table_bytes(table.vocab, table.width, placement.shards),
-        unpacked_bytes=padded_table_bytes(table.vocab, table.width, placement.shards),
-        rows_per_line=parts,
+        Field("packed", "bytes", "if its rows shared 32-byte lines", lambda t: t.packed_bytes if t.gains else None),
+        Field("rows a line", "count", "of 32 bytes", lambda t: t.rows_per_line if t.rows_per_line > 1 else None),
     )
 
 
@@ -263,8 +232,7 @@ def _counted(name: str) -> Callable[[Sequence[StackPlan]], Any]:
 
 
 def _pair(k: int, stack: StackPlan) -> str:
-    limits = stack.quantiles[k][1]
-    return f"{limits.max_ids_per_partition:,} / {limits.max_unique_ids_per_partition:,}"
+    return "{:,} / {:,}".format(*vars(stack.quantiles[k][1]).values())
 
 
 @dataclass(frozen=True)
@@ -278,11 +246,7 @@ class StackPlan:
     ``slots``, ``pointers``       of one device's buffers, in the plain layout; ``buffer_bytes`` of both
     ``samples_per_sparsecore``    rows of the stack's activations on one SparseCore
     ``forward``, ``backward``     verdicts on lookup and update, None without a target
-    ============================  ==================================================================================
-
-    Only where every partition was counted, not on a pod:
-
-    ============================  ==================================================================================
+    ``counted``                   whether every partition was counted: only then, not on a pod, what follows is known
     ``imbalance``                 entries of the fullest shard over those of the average shard, all batches together
     ``wait``                      what a step waits for, modelled: the shard that moves most bytes, of rows and of ids,
                                   over the average one; ``wait_rows``, ``wait_ids``: the same of either alone
@@ -320,7 +284,7 @@ class StackPlan:
     #: Of stacks that are alike (see :meth:`Plan.alike`); the column of their number stands only where partitions were
     #: not counted, those of counts only where they were.
     COLUMNS: ClassVar = (
-        Field("stack", "code", of=lambda g: g[0].label),
+        _STACK,
         Field("stacks", "count", of=lambda g: None if g[0].counted else len(g)),
         Field("tables", "count", of=lambda g: len(g[0].tables)),
         Field("width", "count", "floats per row, padded to 8", lambda g: g[0].padded_width),
@@ -335,7 +299,7 @@ class StackPlan:
     )
     #: Of (stack, its program's memory).
     PROGRAMS: ClassVar = (
-        Field("stack", "code", of=lambda p: p[0].label),
+        _STACK,
         Field("program", of=lambda p: p[1].op),
         Field("compiles", of=lambda p: p[1].compiles),
         Field("replicas", "count", "logical_replica_count", lambda p: p[1].logical_replica_count),
@@ -366,13 +330,6 @@ class StackPlan:
     def programs(self) -> tuple[SparseMemory, ...]:
         """Lookup and update; none without a target."""
         return tuple(program for program in (self.forward, self.backward) if program)
-
-    def step_work(self, distinct: float, topology: Topology, work: StackWork) -> tuple[float, float, float]:
-        """Seconds of a step's launches, rows and ids, each stack waiting for its fullest shard. ``distinct``: rows that
-        all sources ask for."""
-        entries = distinct if self.mean_ids is None else self.mean_ids * topology.sparsecores**2
-        rows, ids = (n / topology.sparsecores * self.wait for n in (distinct, entries))
-        return work.launch, rows * work.row, ids * work.id + self.samples_per_sparsecore * work.sample
 
     @property
     def buffer_bytes(self) -> int:
@@ -456,16 +413,13 @@ class Heap:
         return kept + max(self.forward_stack, self.backward_stack)
 
     DERIVED: ClassVar = {"total_bytes": "total"}
-    #: Of (what, its bytes), see :meth:`Plan.heap_parts`.
-    COLUMNS: ClassVar = (Field("what", of=lambda p: p[0]), Field("bytes", "bytes", of=lambda p: p[1]))
 
 
-# What planned stacks take: buffers and programs by their limits, HBM of a chip, and what a step moves there.
+# What planned stacks take: buffers and programs by their limits, and stacks of HBM.
 
-_PROGRAM = {"forward": "lookups", "backward": "updates"}
 _LESS = {
-    "forward": "16 equal ones on tpu-v5p take 10.4 times one of them",
-    "backward": "8 equal ones on tpu-v5p with SGD take 7.5 times one of them",
+    "forward": ("lookups", "16 equal ones on tpu-v5p take 10.4 times one of them"),
+    "backward": ("updates", "8 equal ones on tpu-v5p with SGD take 7.5 times one of them"),
 }
 """Measured of several stacks in one program: less than their sum, by how much depends on what they are."""
 
@@ -484,38 +438,32 @@ def given_fields(
 def fields_of_limits(group: Stack, topology: Topology, limits: Limits, chip: str | Target | None) -> dict[str, Any]:
     """The fields of :class:`StackPlan` that follow from a stack's limits: buffers, the compiler's verdicts."""
     sparsecores, per_device = topology.sparsecores, topology.sparsecores_per_device
-
-    def program(op: Any) -> SparseMemory | None:
-        return memory(chip, sparsecores, group.padded_width, limits, op) if chip is not None else None
-
+    sizes, operations = (sparsecores, group.padded_width, limits), {"forward": "forward", "backward": group.optimizer}
     return {
         "limits": limits,
         "slots": slots_per_device(limits.max_ids_per_partition, sparsecores, per_device),
         "pointers": pointers_per_device(sparsecores, per_device),
-        "forward": program("forward"),
-        "backward": program(group.optimizer),
+        **{kind: memory(chip, *sizes, op) if chip is not None else None for kind, op in operations.items()},
     }
 
 
-def stack_plan(
-    group: Stack,
-    topology: Topology,
-    sizes: Mapping[str, int],
-    limits: Limits,
-    chip: str | Target | None,
-    **observed: Any,
-) -> StackPlan:
-    """The plan of one stack; ``sizes``: every feature's batch, ``observed``: fields that a log says."""
-    return StackPlan(
-        name=group.name,
-        tables=tuple(table.name for table in group.tables),
-        features=len(group.features),
-        padded_width=group.padded_width,
-        rows_per_shard=group.rows_per_shard,
-        optimizer=name_of(group.optimizer),
-        samples_per_sparsecore=group.samples_per_sparsecore(sizes),
-        **fields_of_limits(group, topology, limits, chip),
-        **observed,
+def stack_plans(
+    placed: Stacking, sizes: Mapping[str, int], limits: Mapping[str, Limits], chip: str | Target | None, known: _Known
+) -> tuple[StackPlan, ...]:
+    """The plans of the stacks; ``sizes``: every feature's batch, ``known``: of a stack the fields that a log says."""
+    return tuple(
+        StackPlan(
+            name=group.name,
+            tables=tuple(table.name for table in group.tables),
+            features=len(group.features),
+            padded_width=group.padded_width,
+            rows_per_shard=group.rows_per_shard,
+            optimizer=name_of(group.optimizer),
+            samples_per_sparsecore=group.samples_per_sparsecore(sizes),
+            **fields_of_limits(group, placed.topology, limits[group.name], chip),
+            **known[group.name],
+        )
+        for group in placed.groups
     )
 
 
@@ -526,48 +474,11 @@ def live_bytes(kind: str, programs: list[SparseMemory], serialized: int) -> tupl
     largest are taken to be live: more in turn never take more.
     """
     live = sorted(programs, key=lambda m: -m.stack_bytes)[: live_stacks(len(programs), serialized)]
-    notes = [m.note for m in programs if m.basis != "measured"][:1]
+    notes = list(dict.fromkeys(m.note for m in programs if m.basis != "measured"))
     if len(live) > 1:
-        notes.append(f"{_PROGRAM[kind]} of {len(live)} stacks are added, the most they can take ({_LESS[kind]})")
+        programs_of, less = _LESS[kind]
+        notes.append(f"{programs_of} of {len(live)} stacks are added, the most they can take ({less})")
     if len(live) < len(programs):
         of = f"{len(live)} of {len(programs)}"
         notes.append(f"the largest {of} stacks are live at a time, as {serialized} are processed in turn")
     return sum(m.stack_bytes for m in live), "; ".join(notes)
-
-
-def traffic_of(
-    stacking: Stacking, stacks: Sequence[StackPlan], distinct: Mapping[str, float], chip: str | Target | None
-) -> Traffic:
-    """What a step moves; ``distinct``: of every stack the distinct ids of a batch, summed over the sources."""
-    topology = stacking.topology
-    chips, per_chip = topology.chips, topology.sparsecores_per_chip
-    rows = hbm = links = even = 0.0
-    work, waits = np.zeros(3), dict[str, float]()  # launches, rows, ids
-    for group, planned in zip(stacking.groups, stacks):
-        here, width = distinct[group.name] / chips, group.padded_width
-        rows += here
-        hbm += 4 * (here * group.step_floats + 4 * width * planned.samples_per_sparsecore * per_chip)
-        links += here * (4 + 8 * width) * (chips - 1) / chips
-        asked = distinct[group.name], topology, StackWork.of(group, chip)
-        own, apart = planned.step_work(*asked), sum(replace(planned, wait=1.0).step_work(*asked))
-        work, even, waits[group.name] = work + own, even + apart, max(0.0, sum(own) - apart)
-    host = sum(s.buffer_bytes for s in stacks) * topology.devices // chips
-    if chip is None:
-        return Traffic(rows, hbm, links, host)
-    whole, exchanges = find_target(chip).whole, 0.0
-    hbm_memory = whole.memory("hbm")
-    if (between := whole.links) and chips > 1:
-        latency = (between.start_ns + between.hop_ns) / 1e9
-        exchanges = links / between.bytes_per_second + _EXCHANGES * len(stacks) * latency
-    least = max(exchanges, hbm / hbm_memory.bytes_per_second if hbm_memory else 0.0)
-    launches, row_work, id_work = work.tolist()
-    return Traffic(
-        *(rows, hbm, links, host, launches, row_work, id_work, exchanges, least),
-        seconds=max(even, least),
-        waited=max(launches + row_work + id_work, least),
-        waits=waits,
-    )
-
-
-_EXCHANGES = 3
-"""Between chips in a step, of each stack: of ids, of their rows, of gradients."""

@@ -24,7 +24,7 @@ from tilewright.embed.model.tables import Feature, Limits, Topology, count
 from tilewright.embed.planning.confidence import HELD_OUT, Confidence, confidence_in, log_chance
 from tilewright.embed.planning.plan import naming_batch
 from tilewright.embed.planning.result import Plan
-from tilewright.embed.planning.types import given_fields, stack_plan
+from tilewright.embed.planning.types import given_fields, stack_plans
 from tilewright.errors import TilewrightError, UsageError
 from tilewright.extras import need
 from tilewright.kernels.threads import run_all, thread_count
@@ -357,7 +357,7 @@ def plan_pod(
     shape = {"stacks": stacks, "rotation": rotation, "activation_bytes": activation_bytes}
     stacking = stack(features, topology, table_stacking, batch, **shape)  # type: ignore[arg-type]
     peaks = PartitionPeaks(stacking, bad_ids, apart or {})
-    confidence, means, observed = None, dict[str, float](), dict[str, Limits]()
+    confidence, known = None, {name: dict[str, Any](observed=None, mean_ids=None) for name in stacking.stacks}
     if source is None:
         sizes = {feature.name: batch for feature in stacking.features}
         limits = {
@@ -376,19 +376,12 @@ def plan_pod(
         sizes, confidence, observed = peaks.sizes, confidence_of(peaks, headroom), peaks.limits()
         limits = {name: limit.with_headroom(headroom) for name, limit in observed.items()}
         entries, unique = (dict(zip(stacking.stacks, kind)) for kind in peaks.totals.T.tolist())
-        means = {name: n / (peaks.batches * topology.sparsecores**2) for name, n in entries.items()}
+        partitions = peaks.batches * topology.sparsecores**2
+        known = {name: {"observed": observed[name], "mean_ids": n / partitions} for name, n in entries.items()}
         distinct = {name: n / peaks.batches for name, n in unique.items()}
-    planned = tuple(
-        stack_plan(
-            *(group, topology, sizes, limits[group.name], target),
-            observed=observed.get(group.name),
-            mean_ids=means.get(group.name),
-        )
-        for group in stacking.groups
-    )
     return Plan(
         stacking=stacking,
-        stacks=planned,
+        stacks=stack_plans(stacking, sizes, limits, target, known),
         distinct=distinct,
         narrow=pack_narrow(stacking.features, False),
         **given,
