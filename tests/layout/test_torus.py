@@ -14,6 +14,7 @@ from tilewright.errors import UsageError
 from tilewright.hlo import load
 from tilewright.hlo.program import Operation
 from tilewright.hlo.timing.chip import chip_of
+from tilewright.hlo.timing.links import Torus
 from tilewright.hlo.timing.tiles import Tiles
 from tilewright.layout import parse
 from tilewright.layout.meshes.torus import Extent, device_places, fullest, squarest
@@ -125,7 +126,7 @@ def test_links_carry_what_the_time_is_of(name, mesh, axis, extents):
     for kind in ("all-gather", "reduce-scatter", "all-reduce", "all-to-all"):
         loads = on.loads(kind, groups, one.megabytes)
         op = Operation("e", kind, "", attributes={"replica_groups": "{" + ",".join(map(braces, groups)) + "}"})
-        bare = replace(links, hop_us=0.0, start_us=0.0, gather_share=1.0, reduce_share=1.0)
+        bare = Torus(replace(links.links, hop_ns=0, start_ns=0, gather_percent=100, reduce_percent=100), links.devices)
         us, _ = bare.exchange_us(op, [one], [one], on=on)
         assert max(loads.values()) / links.link == pytest.approx(us), kind
     gathered = on.loads("all-gather", groups, 1.0)

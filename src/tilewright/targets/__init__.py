@@ -7,6 +7,7 @@ from tilewright.exports import public_names
 if TYPE_CHECKING:
     from tilewright.targets.chips import (
         LaneMemory,
+        Links,
         SimtCore,
         Target,
         TileMemory,

@@ -24,8 +24,7 @@ from tilewright.hlo.timing.tiles import Tiles
 from tilewright.layout.meshes.mesh import read_topology
 from tilewright.layout.meshes.text import digits
 from tilewright.layout.meshes.torus import Extent, Slice, device_places, fullest, squarest
-from tilewright.targets import Target
-from tilewright.targets.chips import Links
+from tilewright.targets import Links, Target
 
 SLICES = "xla_megascale_runtime"
 """What sends and receives name as their handler that exchange data with other slices."""
