@@ -197,7 +197,7 @@ WHY = {
     "as many times the work as there are groups; the one asked today does not",
     r"pallas_tpu_batched_rpa": "how long its sequences are is data: a plain guess is priced",
     r"pallas_mosaic_tpu_v2_ragged_dot": "sums of few products, whose results are large beside them: not explained",
-    r"pallas_mosaic_tpu_ragged_dot": "turning weights inside, block by block, is not counted; others are not explained",
+    r"pallas_mosaic_tpu_ragged_dot": "its rows are all of one group, which is data: groups drawn at random are priced",
     r"pallas_": "short kernels, and steps that overlap less than a pipeline does: not explained",
     r"ragged_dot": "its rows are all of one group: weights of the others are neither read nor turned",
     r"xla_chunked_dot_product_attention": "which scores stay near the core inside the loop is predicted by their size",
