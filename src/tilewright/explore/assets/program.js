@@ -111,7 +111,7 @@ export const build = (section, start) => {
     if (row?.comparable) parts.push(make("a", { className: "go", href: addressOf("compare", { a: row.from, b: row.to }), textContent: "See both layouts" }));
     if (op.kernel !== null) parts.push(make("a", { className: "go", textContent: "Walk through the kernel",
       href: addressOf("kernel", { file: values.file, target: values.target, number: op.kernel }) }));
-    parts.push(excerpt(op.normal ? "The program's text, as its compiler begins with it" : "The program's text", op.text));
+    parts.push(excerpt(op.normal ? "The program's text, where the operation comes from" : "The program's text", op.text));
     parts.push(await sourceOf(op.source));
     const neighbours = (name, keys) => keys.length && make("p", { className: "near" }, `${name} `, ...keys.flatMap((near) =>
       [make("button", { type: "button", textContent: near[1], onclick: () => choose(near) }), " "]));

@@ -21,7 +21,7 @@ from tilewright.hlo.semantics.predicting import Normalised, fused_along, in_norm
 from tilewright.hlo.timing.alone import price_alone
 from tilewright.hlo.timing.chip import Chip, chip_of
 from tilewright.hlo.timing.fusing import Fusing
-from tilewright.hlo.timing.row import Run, rest_of_transfers, timed
+from tilewright.hlo.timing.row import Run, begun_later, rest_of_transfers, timed
 from tilewright.hlo.timing.scheduled import Schedule
 from tilewright.hlo.timing.step import StepTime, TimeRow
 from tilewright.hlo.timing.tiles import MEGA, Tiles
@@ -61,7 +61,7 @@ def estimate(program: Program, target: Target | str, assume: Mapping[str, float]
     chip, program = chip_of(machine), of_one_device(program)
     if program.kind == "stablehlo" and _only_operation(program) is not None:
         return estimate_placed(Context(program, machine, assume=assume), chip)
-    return _predict(program, machine, id(machine), tuple((assume or {}).items()))[0]
+    return _predict(program, machine, repr(machine.time), tuple((assume or {}).items()))[0]
 
 
 def estimate_placed(context: Context, chip: Chip) -> StepTime:
@@ -79,7 +79,7 @@ def estimate_placed(context: Context, chip: Chip) -> StepTime:
         if fusing.priced == 1 and all(row.runs <= 1 for row in rows):  # a lone kernel has nothing to start beside
             more = max(0.0, chip["alone"]["launch_us"] + chip["alone"]["hbm_us"] - chip.kernel["near_launch_us"])
             first = next(k for k, row in enumerate(rows) if not row.unpriced)
-            rows[first], us = replace(rows[first], seconds=rows[first].seconds + more / 1e6), us + more
+            rows[first], us = begun_later(rows[first], more), us + more
         seconds = us / 1e6
     else:
         schedule = Schedule(context, chip)
@@ -140,18 +140,18 @@ def predict(program: Program, machine: Target | None, assume: Mapping[str, float
         with suppress(UnsupportedError):
             chip = chip_of(machine)
         if chip is not None:
-            return Prediction(*_predict(program, machine, id(machine), tuple((assume or {}).items())))
+            return Prediction(*_predict(program, machine, repr(machine.time), tuple((assume or {}).items())))
     normal = _normal(program, machine)
     return Prediction(None, Context(normal.program, machine, fused_along=_along(normal), assume=assume), normal.version)
 
 
 @lru_cache(maxsize=3)
 def _predict(
-    program: Program, machine: Target, which: int, assume: tuple[tuple[str, float], ...]
+    program: Program, machine: Target, constants: str, assume: tuple[tuple[str, float], ...]
 ) -> tuple[StepTime, Context, int]:
     """Kept for the last few: whoever has asked for a step's time asks for its report and for advice on it next.
 
-    ``which``: the target's identity, as equal ones may have other constants.
+    ``constants``: of the target's time, as a text: equal targets may have others.
     """
     chip, context = chip_of(machine), Context(program, machine, assume=dict(assume))
     step = estimate_placed(context, chip)
