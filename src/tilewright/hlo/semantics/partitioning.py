@@ -92,9 +92,10 @@ class OneDevice:
 
 def devices_in(program: Program) -> int:
     """For how many devices a StableHLO program is that has yet to be partitioned; 1 for every other."""
+    if program.kind != "stablehlo":
+        return 1
     words = ("mhlo.sharding", "sdy.", "@Sharding", "@SPMD")  # looked for first: most programs have none
-    sharded = any(word in program.text for word in words) and _SHARDED.search(program.text)
-    if program.kind != "stablehlo" or not sharded:
+    if not any(word in program.text for word in words) or not _SHARDED.search(program.text):
         return 1
     said = program.attributes.get("num_partitions", "")
     if said.isdecimal() and int(said) > 1:
