@@ -38,7 +38,10 @@ def test_bad_input_is_one_line_and_exit_code_2(run, tmp_path, few_columns, monke
         ((EXAMPLE, "--target", "tpu-v5q"), "did you mean tpu-v5p"),
         ((str(model),), "does not define features"),
         ((EXAMPLE, "--steps", "0"), "0 steps"),
-        ((EXAMPLE, "--batch", "30"), "such as 32"),
+        (
+            (EXAMPLE, "--batch", "30"),
+            "--batch: a batch of 30 does not divide over 4 SparseCores; take a multiple of them, such as 32",
+        ),
     ]:
         code, printed, said = run("run", *arguments, *out)
         lines = [line for line in said.splitlines() if line.startswith("tilewright: ")]
