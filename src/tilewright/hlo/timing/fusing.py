@@ -23,15 +23,7 @@ from math import prod
 from tilewright.errors import TilewrightError
 from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.inlining import DEEPEST
-from tilewright.hlo.opcodes import (
-    COLLECTIVES,
-    DOTS,
-    ELEMENTWISE,
-    PRODUCTS,
-    TAKES_NO_TIME,
-    TAKES_PART,
-    WRITES_IN_PLACE,
-)
+from tilewright.hlo.opcodes import COLLECTIVES, DOTS, ELEMENTWISE, PRODUCTS, TAKES_NO_TIME, TAKES_PART, WRITES_IN_PLACE
 from tilewright.hlo.program import Computation, Operation
 from tilewright.hlo.semantics.collectives import as_scatter, as_sum, read_in_part
 from tilewright.hlo.semantics.context import Context

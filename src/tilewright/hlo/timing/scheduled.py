@@ -16,14 +16,7 @@ from math import fsum, prod
 from tilewright.errors import TilewrightError
 from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.inlining import DEEPEST, operations_of
-from tilewright.hlo.opcodes import (
-    COLLECTIVES,
-    CONTROL,
-    MARKER_CALLS,
-    PRODUCTS,
-    TAKES_NO_TIME,
-    WRITES_IN_PLACE,
-)
+from tilewright.hlo.opcodes import COLLECTIVES, CONTROL, MARKER_CALLS, PRODUCTS, TAKES_NO_TIME, WRITES_IN_PLACE
 from tilewright.hlo.program import Computation, Operation, aliases
 from tilewright.hlo.reading.hlo_scan import split_top
 from tilewright.hlo.semantics.collectives import as_scatter, read_in_part

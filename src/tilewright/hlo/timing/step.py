@@ -18,28 +18,11 @@ from typing import Any, TypeAlias
 from msgspec import to_builtins
 
 from tilewright.hlo.program import joined, title
-from tilewright.render import (
-    Bar,
-    Card,
-    Field,
-    Html,
-    Page,
-    Step,
-    bar_chart,
-    bytes_text,
-    cards,
-    count_text,
-    explorer,
-    percent_text,
-    seconds_text,
-    steps,
-    table,
-)
-from tilewright.render.drawing import Curve, LanePlane, LogPlane, line_chart
-from tilewright.render.formats import place_text
-from tilewright.render.markup import element
-from tilewright.render.page import note
-from tilewright.render.tables import Table, cells
+from tilewright.render.drawing import Bar, Curve, LanePlane, LogPlane, bar_chart, line_chart
+from tilewright.render.formats import bytes_text, count_text, percent_text, place_text, seconds_text
+from tilewright.render.markup import Html, element
+from tilewright.render.page import Card, Page, Step, cards, note, steps
+from tilewright.render.tables import Field, Table, cells, explorer, table
 from tilewright.trace import Args, Event, Slice, Track
 from tilewright.version import __version__
 
