@@ -140,15 +140,6 @@ class StepTime:
     ``predicted``       the program was StableHLO: fusions and layouts are predictions
     ``notes``           what the reader must know: loops of unknown length, chips without measurements
     ==================  ========================================================================================
-
-    >>> from tilewright.hlo import load
-    >>> text = '''func.func @main(%a: tensor<8192x8192xbf16>) -> tensor<8192x8192xbf16> {
-    ...   %0 = stablehlo.exponential %a : tensor<8192x8192xbf16>
-    ...   return %0 : tensor<8192x8192xbf16>
-    ... }'''
-    >>> step = estimate(load(text), "tpu-v6e")  # doctest: +SKIP
-    >>> step.rows[0].bound  # doctest: +SKIP
-    'hbm'
     """
 
     program: str
@@ -323,7 +314,8 @@ class StepTime:
 
     def _fields(self) -> tuple[Field, ...]:
         """The columns of a step's rows, for terminal and page."""
-        whole = self.device_seconds or 1.0
+        whole, through = self.device_seconds or 1.0, "bytes through HBM, padding included"
+        error, beside = "mean absolute error of this kind on rows not fitted", "how long it runs beside other work"
         return (
             Field("operation", "code", of=title, width=13),
             Field("opcode", of=lambda row: row.op, facet=True, below=True),
@@ -331,25 +323,11 @@ class StepTime:
             Field("share", "percent", "of the whole step", of=lambda row: row.seconds / whole, below=True),
             Field("bound", of=lambda row: row.bound or "unpriced", width=6, facet=True),
             Field("runs", "count", of=lambda row: row.runs, below=True),
-            Field(
-                "HBM", "bytes", "bytes through HBM, padding included", of=lambda row: row.bytes, width=9.5, total=True
-            ),
+            Field("HBM", "bytes", through, of=lambda row: row.bytes, width=9.5, total=True),
             Field("flops", "count", "on the matrix unit", of=lambda row: row.flops, below=True, total=True),
             Field("line", of=lambda row: place_text(row.source), width=13, tail=True, facet=True),
-            Field(
-                "error seen",
-                "percent",
-                "mean absolute error of this kind on rows not fitted",
-                below=True,
-                of=lambda row: row.error if row.calibrated and row.error else None,
-            ),
-            Field(
-                "beside",
-                "seconds",
-                "how long it runs beside other work",
-                of=lambda row: row.beside or None,
-                shown=False,
-            ),
+            Field("error seen", "percent", error, of=lambda row: row.error or None, below=True),
+            Field("beside", "seconds", beside, of=lambda row: row.beside or None, shown=False),
             Field("note", of=lambda row: row.note, below=True),
             Field("why not", of=lambda row: row.unpriced, shown=False),
             Field("equal ones", "code", of=lambda row: ", ".join(row.also) or None, shown=False),
@@ -402,12 +380,8 @@ class StepTime:
         """One page: this step in full, what would take less, and several steps ``beside`` it, itself the first."""
         kind = "predicted fusions and layouts" if self.predicted else "the dump's own schedule"
         facts = [("target", self.target), ("kind", f"modelled, {kind}"), ("made", date.today().isoformat())]
-        page = Page(
-            f"Time of {self.program}",
-            f"{seconds_text(self.device_seconds)} a step on {self.target}",
-            facts=facts,
-            wide=True,
-        )
+        head = f"{seconds_text(self.device_seconds)} a step on {self.target}"
+        page = Page(f"Time of {self.program}", head, facts=facts, wide=True)
         page.section("advice", "What to do first", steps(map(advised, (*changes, *self.waits()))))
         page.section("summary", "What a step takes", cards(self._figures()), *(note(text) for text in self.notes))
         if len(beside) > 1:
@@ -415,9 +389,8 @@ class StepTime:
         waits = {**self.by_bound(), "the call, beside it": self.call_seconds}
         bars = [Bar(name, (seconds,)) for name, seconds in waits.items() if seconds]
         page.section("bounds", "What it waits for", bar_chart(bars, title="time by what bounds it", kind="seconds"))
-        rows = explorer(
-            self._fields(), self.alike(), key=lambda row: row.name or row.op, sort="time", empty="no operations"
-        )
+        key, empty = (lambda row: row.name or row.op), "no operations"
+        rows = explorer(self._fields(), self.alike(), key=key, sort="time", empty=empty)
         page.section("operations", "Operations by time", rows)
         page.section("roofline", "Roofline", self._roofline())
         page.section("lanes", "Lanes over the step", *lanes(beside or [("", self)]))
@@ -428,10 +401,9 @@ class StepTime:
         shares = f"{percent_text(self.priced_flops)} of the flops, {percent_text(self.priced_bytes)} of the bytes"
         priced = "every operation has a time" if self.priced == 1 else f"{shares}: a lower bound"
         waited = f"of {seconds_text(self.exchange_seconds)} of exchanges"
+        call = f"{seconds_text(self.call_seconds)} beside it for the call"
         return [
-            Card(
-                "step", seconds_text(self.device_seconds), f"{seconds_text(self.call_seconds)} beside it for the call"
-            ),
+            Card("step", seconds_text(self.device_seconds), call),
             Card("matrix unit", percent_text(self.matrix_utilisation), f"{count_text(self.flops, compact=True)} flops"),
             Card("HBM", percent_text(self.hbm_utilisation), bytes_text(self.bytes)),
             *([Card("exposed", seconds_text(self.exposed_seconds), waited)] if self.exchange_seconds else []),
