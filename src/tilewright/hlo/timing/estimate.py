@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
+from itertools import pairwise
 from typing import NamedTuple
 
 from tilewright.errors import TilewrightError, UnsupportedError
@@ -162,7 +162,7 @@ def _predict(
         times = dict(normal.times_of(times))
         context = Context(normal.program, machine, times, _along(normal), dict(assume))
     moves = tuple(movers(context))
-    _give_to_movers(context, times, moves)
+    _give_to_movers(times, moves)
     times.update(dict.fromkeys(in_other_kernels(context) - times.keys(), (0.0, "latency")))
     if normal.version and _only_operation(program) is None:
         step = _with_lone_kernels(step, moves, times, chip)
@@ -182,47 +182,33 @@ def _along(normal: Normalised) -> frozenset[tuple[str, str]]:
 
 def _times(step: StepTime, program: Program) -> _Times:
     """The times of a step's rows, by their operations; what a transfer takes is the wait for its end."""
-    starts, ends = {}, {}
-    for _, op in program.operations():
-        if op.opcode.endswith("-start"):
-            starts[op.name] = op.line
-        elif op.opcode.endswith("-done"):
-            ends[op.line] = op
+    begun = {op.name: op.line for _, op in program.operations() if op.opcode.endswith("-start")}
+    ends = {op.line: op.operands[0] for _, op in program.operations() if op.opcode.endswith("-done") and op.operands}
     times: _Times = {}
     for row in step.rows:
         if row.unpriced:
             continue
-        key = row.line, row.name.rpartition("/")[2]
-        end = ends.get(row.line)
-        if end is not None and end.operands[:1] and end.operands[0] in starts:
-            key = starts[end.operands[0]], end.operands[0]
+        start = ends.get(row.line, "")
+        key = (begun[start], start) if start in begun else (row.line, row.name.rpartition("/")[2])
         before, _ = times.get(key, (0.0, ""))
         times[key] = before + row.seconds * 1e6, row.bound
     return times
 
 
-def _give_to_movers(context: Context, times: _Times, moves: _Moves) -> None:
+def _give_to_movers(times: _Times, moves: _Moves) -> None:
     """The time of a bitcast goes to the operation beside it that moves instead.
 
     A predicted kernel stands at the transpose; by the predicted layouts its reshape may be what turns the data.
     """
     found = {(computation.name, op.name): (op, moved) for computation, op, moved in moves}
-    for computation in context.program.computations:
-        near: dict[str, list[str]] = defaultdict(list)
-        priced = []
-        for op in computation.operations:
-            for name in op.operands:
-                near[op.name].append(name)
-                near[name].append(op.name)
-            own = found.get((computation.name, op.name))
-            if own is not None and own[1].cost.bitcast and times.get((op.line, op.name), (0.0, ""))[0]:
-                priced.append(op)
-        for op in priced:
-            beside = (found.get((computation.name, name)) for name in near[op.name])
-            for other, moved in filter(None, beside):
-                if moved.counted and moved.cost.moved_bytes and (other.line, other.name) not in times:
-                    times[other.line, other.name] = times.pop((op.line, op.name))
-                    break
+    for computation, op, moved in moves:
+        if not moved.cost.bitcast or not times.get((op.line, op.name), (0.0, ""))[0]:
+            continue
+        near = (*op.operands, *(reader.name for reader in computation.readers[op.name]))
+        for other, moves_it in filter(None, (found.get((computation.name, name)) for name in near)):
+            if moves_it.counted and moves_it.cost.moved_bytes and (other.line, other.name) not in times:
+                times[other.line, other.name] = times.pop((op.line, op.name))
+                break
 
 
 def _with_lone_kernels(step: StepTime, moves: _Moves, times: _Times, chip: Chip) -> StepTime:
@@ -262,14 +248,11 @@ def _price_alone(chip: Chip, program: Program, context: Context) -> TimeRow | No
 def _only_operation(program: Program) -> Operation | None:
     """The one operation that takes time, without the converts that jax writes around sums and behind products."""
     real = [op for op in program.entry.operations if op.opcode not in TAKES_NO_TIME | {"iota"}]
-    if len(real) == 2 and plain_opcode(real[0].opcode) in DOTS and plain_opcode(real[1].opcode) == "convert":
-        product, narrow = real
-        if narrow.operands == (product.name,):
-            real = [replace(product, shape=narrow.shape)]
-    if len(real) == 3 and [plain_opcode(op.opcode) for op in real] == ["convert", "reduce", "convert"]:
-        widen, add, narrow = real
-        chained = add.operands[:1] == (widen.name,) and narrow.operands == (add.name,)
-        if chained and widen.operand_shapes and add.operand_shapes:
-            shapes = (widen.operand_shapes[0], *add.operand_shapes[1:])
-            real = [replace(add, operand_shapes=shapes, shape=narrow.shape)]
+    kinds = [plain_opcode(op.opcode) for op in real]
+    product = len(kinds) == 2 and kinds[0] in DOTS and kinds[1] == "convert"
+    chained = all(after.operands[:1] == (before.name,) for before, after in pairwise(real))
+    if chained and (product or kinds == ["convert", "reduce", "convert"]):
+        first, core = real[0], real[-2]
+        shapes = core.operand_shapes if product else (*first.operand_shapes[:1], *core.operand_shapes[1:])
+        real = [replace(core, operand_shapes=shapes, shape=real[-1].shape)]
     return real[0] if len(real) == 1 and len(program.computations) == 1 + len(real[0].calls) else None
