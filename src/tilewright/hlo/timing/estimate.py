@@ -76,10 +76,10 @@ def estimate_placed(context: Context, chip: Chip) -> StepTime:
         fusing = Fusing(chip, context, program.entry)
         us, rows = fusing.price(), fusing.rows
         notes += fusing.pallas.notes
-        if fusing.priced == 1 and all(row.runs <= 1 for row in rows):  # a lone kernel has nothing to start beside
+        timed_ones = [k for k, row in enumerate(rows) if not row.unpriced and row.op != "copy"]
+        if len(timed_ones) == 1 and all(row.runs <= 1 for row in rows):  # a lone kernel has nothing to start beside
             more = max(0.0, chip["alone"]["launch_us"] + chip["alone"]["hbm_us"] - chip.kernel["near_launch_us"])
-            first = next(k for k, row in enumerate(rows) if not row.unpriced)
-            rows[first], us = begun_later(rows[first], more), us + more
+            rows[timed_ones[0]], us = begun_later(rows[timed_ones[0]], more), us + more
         seconds = us / 1e6
     else:
         schedule = Schedule(context, chip)

@@ -22,7 +22,6 @@ from math import prod
 
 from tilewright.errors import TilewrightError
 from tilewright.hlo.cost import plain_opcode
-from tilewright.hlo.inlining import DEEPEST
 from tilewright.hlo.opcodes import COLLECTIVES, DOTS, ELEMENTWISE, PRODUCTS, TAKES_NO_TIME, TAKES_PART, WRITES_IN_PLACE
 from tilewright.hlo.program import Computation, Operation
 from tilewright.hlo.semantics.collectives import as_scatter, as_sum, read_in_part
@@ -79,7 +78,7 @@ class Fusing:
         self.slice: Slice | None = outer.slice if outer else on
         self.begun = False  # whether a kernel has run, beside which arguments can come in
         self.rows: list[TimeRow] = []
-        self.priced, self.clock, self.runs = 0, 0.0, 1
+        self.clock, self.runs = 0.0, 1
         self.captured: set[str] = outer.captured if outer else captured_names(context.program)
         fusions = Fusions(context, computation, self.captured, written=True)
         self.operations = [op for op in fusions.operations if op.opcode != "return"]
@@ -99,16 +98,13 @@ class Fusing:
         for op in reversed(self.operations):
             if op.name in self.leaving and op.operands and plain_opcode(op.opcode) in WRITES_IN_PLACE:
                 self.leaving.add(op.operands[0])
-        tiles: dict[str, Tiles] = {}
-        broken: dict[str, str] = {}
-        for shape in {op.shape for op in self.operations}:
+        self.tiles, self.broken = dict[str, Tiles](), dict[str, str]()
+        for op in self.operations:
             try:
-                if layouts := context.layouts(shape):
-                    tiles[shape] = Tiles.of(max(layouts, key=lambda layout: layout.size_bytes))
+                if layouts := context.layouts(op.shape):
+                    self.tiles[op.name] = Tiles.of(max(layouts, key=lambda layout: layout.size_bytes))
             except (TilewrightError, OverflowError) as error:
-                broken[shape] = str(error)
-        self.tiles = {op.name: tiles[op.shape] for op in self.operations if op.shape in tiles}
-        self.broken = {op.name: broken[op.shape] for op in self.operations if op.shape in broken}
+                self.broken[op.name] = str(error)
         self.arguments = {op.name for op in self.operations if op.opcode == "parameter"}
         self.through = fusions.through - self.broken.keys()
         self.joined, self.beside_mb = self._second_results(), chip.kernel["near_result_mb"]
@@ -175,7 +171,7 @@ class Fusing:
         return stays and self.tiles[name].megabytes <= most
 
     def price(self, runs: int = 1, begin: float = 0.0, trips: int = 1) -> float:
-        """Microseconds of one run; the rows, in the order of the text, and how many were priced stand in the object.
+        """Microseconds of one run; the rows, in the order of the text, stand in the object.
 
         ``runs``: how often the computation runs in a step; rows count all runs. ``begin``: when the first begins.
         ``trips``: how many of the runs have what is done before a loop in common.
@@ -210,7 +206,7 @@ class Fusing:
             self._add(op, run, often)
         for op, run in self._beside_kernels():
             self._add(op, run, runs)
-            self.priced, streamed = self.priced - 1, streamed + run.megabytes
+            streamed += run.megabytes
         arriving, us = self.chip.stream_us(early), self.clock - begin
         hbm = arriving + self.chip.stream_us(streamed)
         if early:
@@ -223,14 +219,14 @@ class Fusing:
         """The row of an operation that runs ``often`` in all; the clock goes on by its part of one run."""
         source = self.context.source(self.computation.name, op)
         self.rows.append(timed(self.chip, op, run, source, self.clock, often))
-        self.clock, self.priced = self.clock + self.rows[-1].seconds / self.runs * 1e6, self.priced + 1
+        self.clock += self.rows[-1].seconds / self.runs * 1e6
 
     def _skip(self, op: Operation, reason: str) -> None:
         """The row of an operation without a time, with the flops of what it calls."""
         source = self.context.source(self.computation.name, op)
         result = [self.tiles[op.name]] if op.name in self.tiles else []
         row = untimed(op, reason, source, self.clock, self.runs, self._operands(op), result)
-        called = self._flops_inside(op, {}) * self.runs if op.calls and plain_opcode(op.opcode) != "while" else 0
+        called = self._flops_inside(op) if plain_opcode(op.opcode) != "while" else 0
         self.rows.append(replace(row, untimed_flops=row.untimed_flops + called))
 
     def _copies(self, op: Operation) -> list[Operation]:
@@ -253,20 +249,17 @@ class Fusing:
             asked = callee != op.calls[-1]  # whether it goes on is asked once more than it does
             inside = Fusing(self.chip, self.context, self.context.program.by_name[callee], self)
             self.clock += inside.price(self.runs * (trips + asked), self.clock, 1 if asked else trips)
-            self.rows, self.priced = self.rows + inside.rows, self.priced + inside.priced
+            self.rows += inside.rows
         self.clock = begin + (self.clock - begin) * trips
 
-    def _flops_inside(self, op: Operation, known: dict[str, int], depth: int = 0) -> int:
-        """Multiplications and additions of all that an operation without a time calls, loops as often as they run."""
-        total = 0
-        for callee in op.calls if depth < DEEPEST else ():
-            if callee not in known:
-                known[callee] = 0  # for the rare text whose calls go round
-                for inner in self.context.program.by_name[callee].operations:
-                    arrays = self._arrays(inner.operand_shapes), self._arrays([inner.shape])
-                    known[callee] += self._flops_inside(inner, known, depth + 1) + flops_of(inner, *arrays)
-            trips = self._trips(op) if plain_opcode(op.opcode) == "while" else 1
-            total += known[callee] * (1 if trips is None else trips)
+    def _flops_inside(self, op: Operation) -> int:
+        """Multiplications and additions of all that an operation without a time calls, in all of its runs."""
+        total, reached = 0, list(op.calls)
+        for name in reached:
+            for inner in self.context.program.by_name[name].operations:
+                reached += [callee for callee in inner.calls if callee not in reached]
+                flops = flops_of(inner, self._arrays(inner.operand_shapes), self._arrays([inner.shape]))
+                total += flops * self.context.runs[name].count
         return total
 
     def _arrays(self, shapes: Sequence[str]) -> list[Tiles]:
