@@ -74,8 +74,9 @@ class Fusing:
     def __init__(self, chip: Chip, context: Context, computation: Computation, outer: Fusing | None = None) -> None:
         self.chip, self.context, self.computation = chip, context, computation
         self.pallas: Kernels = outer.pallas if outer else Kernels(context, chip)
-        on = chip.torus.slice_of(context.program) if chip.torus and outer is None else None
-        self.slice: Slice | None = outer.slice if outer else on
+        self.slice: Slice | None = (
+            outer.slice if outer else chip.torus.slice_of(context.program) if chip.torus else None
+        )
         self.begun = False  # whether a kernel has run, beside which arguments can come in
         self.rows: list[TimeRow] = []
         self.clock, self.runs = 0.0, 1
@@ -90,10 +91,9 @@ class Fusing:
         self.by_name = {op.name: op for op in self.operations}
         self.in_part = read_in_part(self.operations)
         self.number = {op.name: k for k, op in enumerate(self.operations)}
-        returned = [op.operands for op in fusions.operations if op.opcode == "return"]
-        times = Counter(returned[-1] if returned and computation.entry else ())
-        self.returned_again = {name: count - 1 for name, count in times.items() if count > 1}
-        self.results = {part for name in (returned or [()])[-1] for part in (name, name.partition("#")[0])}
+        returned = next((op.operands for op in reversed(fusions.operations) if op.opcode == "return"), ())
+        self.returned = Counter(returned if computation.entry else ())
+        self.results = {part for name in returned for part in (name, name.partition("#")[0])}
         self.leaving = set(self.results)  # and what such results are written over in place, in the same memory
         for op in reversed(self.operations):
             if op.name in self.leaving and op.operands and plain_opcode(op.opcode) in WRITES_IN_PLACE:
@@ -112,11 +112,9 @@ class Fusing:
         largest = max(sized, key=lambda name: self.tiles[name].megabytes, default="")
         fits = largest and self.tiles[largest].megabytes <= chip.kernel["between_calls_mb"]
         self.prefetched = largest if fits and computation.entry else ""
-        readers = [k for k, op in enumerate(self.operations) if self.prefetched in op.operands]
-        self.held_until = max(readers, default=-1) if self.prefetched else -1
-        machine = context.chip
-        vmem = machine.memory("vmem") if machine is not None else None
-        if self.prefetched and vmem is not None:
+        readers = (k for k, op in enumerate(self.operations) if self.prefetched and self.prefetched in op.operands)
+        self.held_until = max(readers, default=-1)
+        if self.prefetched and (vmem := chip.machine.memory("vmem")) is not None:
             kept = self.tiles[self.prefetched].megabytes + vmem.kernel_bytes / MEGA
             self.beside_mb = min(self.beside_mb, max(0.0, chip.near_bytes / MEGA - kept))
 
@@ -192,10 +190,8 @@ class Fusing:
                 continue
             if scalar and op.name in self.results:
                 continue
-            if kind == "while" and op.calls and op.name not in self.broken:
-                self._loop(op)
-                if self._trips(op) is not None:
-                    continue
+            if kind == "while" and op.calls and op.name not in self.broken and self._loop(op):
+                continue
             try:
                 run, weights = self._kernel(op)
             except NoTime as error:
@@ -232,7 +228,7 @@ class Fusing:
     def _copies(self, op: Operation) -> list[Operation]:
         """What turns an operation's operands before it or its result behind it, or copies a result returned again."""
         again = Operation(op.name, "copy", op.shape, (op.name,), (op.shape,))
-        return [*self.copied.get(op.name, ()), *[again] * self.returned_again.get(op.name, 0)]
+        return [*self.copied.get(op.name, ()), *[again] * (self.returned[op.name] - 1)]
 
     def _beside_kernels(self) -> Iterator[tuple[Operation, Run]]:
         """The copies of what Pallas kernels take and give, which are rows of their own."""
@@ -241,16 +237,17 @@ class Fusing:
                 own = turned if turned.name != op.name else replace(turned, name=f"{op.name}.copy")
                 yield own, self._copied(op, turned, Windows())
 
-    def _loop(self, op: Operation) -> None:
-        """The body of a loop, as often as it runs; its carried arrays stay where they are."""
-        trips, begin = self._trips(op), self.clock
-        trips = 1 if trips is None else trips
+    def _loop(self, op: Operation) -> bool:
+        """The body of a loop, whose carried arrays stay where they are; returns whether its trips are known."""
+        known, begin = (self.context.runs[op.calls[-1]].trips or (None,))[-1], self.clock
+        trips = 1 if known is None else known
         for callee in reversed(op.calls if trips else ()):
             asked = callee != op.calls[-1]  # whether it goes on is asked once more than it does
             inside = Fusing(self.chip, self.context, self.context.program.by_name[callee], self)
             self.clock += inside.price(self.runs * (trips + asked), self.clock, 1 if asked else trips)
             self.rows += inside.rows
         self.clock = begin + (self.clock - begin) * trips
+        return known is not None
 
     def _flops_inside(self, op: Operation) -> int:
         """Multiplications and additions of all that an operation without a time calls, in all of its runs."""
@@ -269,11 +266,6 @@ class Fusing:
             with suppress(TilewrightError, OverflowError):
                 found += map(Tiles.of, self.context.layouts(shape))
         return found
-
-    def _trips(self, op: Operation) -> int | None:
-        """How often a loop's body runs, None where that is not known."""
-        trips = self.context.runs[op.calls[-1]].trips
-        return trips[-1] if trips else None
 
     def _unknown(self, op: Operation) -> str:
         """Why an operation has no time, "" where it has one."""
@@ -312,7 +304,7 @@ class Fusing:
 
     def _by_sparsecores(self, op: Operation, operands: Sequence[Tiles]) -> float:
         """Microseconds of a gather that SparseCores do: of many rows of a large table, of more than bytes; else 0."""
-        if len(operands) < 2 or not self.context.chip or not self.context.chip.sparse or not self.computation.entry:
+        if len(operands) < 2 or not self.chip.machine.sparse or not self.computation.entry:
             return 0.0
         result, table = self.tiles[op.name], operands[0]
         rows = gathered_rows(op, operands[1], result)
@@ -343,9 +335,9 @@ class Fusing:
         hold: so cut 65 of 65 modules that a compiler made. A fusion that masks rows has 4 MiB for weights, a
         third of that for sums, cut so that least is read again (24 modules of v6e). None if its sizes are unknown.
         """
-        result, machine = self.tiles[op.name], self.context.chip
-        sizes, vmem = product_sizes(op, operands, result), machine.memory("vmem") if machine else None
-        if sizes is None or len(operands) < 3 or machine is None or machine.matrix is None or vmem is None:
+        result, machine = self.tiles[op.name], self.chip.machine
+        sizes, vmem = product_sizes(op, operands, result), machine.memory("vmem")
+        if sizes is None or len(operands) < 3 or machine.matrix is None or vmem is None:
             return None
         _, rows, columns, depth = sizes
         side, summed = machine.matrix.rows, len(result.shape) > len(operands[0].shape)

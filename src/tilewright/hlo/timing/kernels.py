@@ -7,7 +7,7 @@ user states (``Context.assume``), or else a plain guess that the row and the ste
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -66,21 +66,20 @@ class Kernels:
         config = configuration(op)
         match = _ESTIMATE.search(config)
         said = {name: int(number) for name, number in _SAID.findall(match[1])} if match else {}
-        kernel, reason = None, ""
         try:
             kernel = read_kernel(config, sizes_of(op))
         except TilewrightError as error:
-            reason = f"a custom call of tpu_custom_call: {error.what}"
-        if kernel is not None and kernel.sparse:
+            if not said:
+                raise NoTime(f"a custom call of tpu_custom_call: {error.what}") from error
+            return self._from_estimate(said, operands, results)
+        if kernel.sparse:
             return self._gathered(op, operands, results)
-        if kernel is not None and (pages := _pages_of(kernel, op, operands)):
+        if pages := _pages_of(kernel, op, operands):
             return self._paged(op, kernel, pages)
-        if kernel is not None and not (kernel.trips_by_data and said.get("flops")):
-            numbered = dict(operands) | dict(enumerate(results, start=len(op.operand_shapes)))
-            return self._from_body(kernel, said.get("flops", 0), numbered, _tables(op, operands))
-        if not said:
-            raise NoTime(reason)
-        return self._from_estimate(said, operands, results)
+        if kernel.trips_by_data and said.get("flops"):
+            return self._from_estimate(said, operands, results)
+        numbered = dict(operands) | dict(enumerate(results, start=len(op.operand_shapes)))
+        return self._from_body(kernel, said.get("flops", 0), numbered, _tables(op, operands))
 
     def _from_body(self, kernel: Kernel, said: int, numbered: dict[int, Tiles], tables: Sequence[int]) -> Run:
         """Its grid, windows and products; where data decides, no more flops than its author says, but for tiles of rows
@@ -207,8 +206,7 @@ class Kernels:
         cuts = self._cuts
         if len(cuts) > 1:
             single, many = (single if rows == min(cuts) else 0), (many if rows == max(cuts) else 0)
-        name = op.name.rpartition("/")[2]
-        if not (single or many) or any(_cut(other, pages.depth)[0] == rows for other in self._readers.get(name, ())):
+        if not (single or many) or self._is_read_alike(op, pages.depth, rows):
             kind = "tokens one by one" if rows == max(cuts) else "many tokens at once"
             kind = kind if not (single or many) else "these: the next kernel does it"
             return self._timed(0.0, 0.0, 0.0, 0, f"kernel: nothing to do in a step of {kind}")
@@ -231,14 +229,11 @@ class Kernels:
         """Rows of queries that the program's kernels of attention take at once."""
         return {_cut(kernel, pages.depth)[0] for _, kernel, _, pages in self._read if pages}
 
-    @cached_property
-    def _readers(self) -> dict[str, list[Kernel]]:
-        """Of a value's name: the kernels of attention that read it."""
-        found = defaultdict[str, list[Kernel]](list)
-        for op, kernel, _, pages in self._read:
-            for name in {name.partition("#")[0] for name in op.operands} if pages else ():
-                found[name].append(kernel)
-        return found
+    def _is_read_alike(self, op: Operation, depth: int, rows: int) -> bool:
+        """Whether a kernel of attention that takes as many rows at once reads what this one writes."""
+        name = op.name.rpartition("/")[2]
+        alike = (other for other, kernel, _, pages in self._read if pages and _cut(kernel, depth)[0] == rows)
+        return any(read.partition("#")[0] == name for other in alike for read in other.operands)
 
     @cached_property
     def _read(self) -> list[tuple[Operation, Kernel, set[tuple[int, ...]], _Pages | None]]:

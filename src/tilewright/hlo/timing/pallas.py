@@ -17,9 +17,8 @@ from tilewright.hlo.timing.chip import Chip
 from tilewright.hlo.timing.work import REGISTER
 from tilewright.targets import TimeConstants
 
-_HLO_NAMES = {"exp": "exponential", "exp2": "exponential", "divf": "divide", "powf": "power", "log2": "log"}
-_HLO_NAMES |= {"sin": "sine", "cos": "cosine", "log1p": "log-plus-one", "expm1": "exponential-minus-one"}
-_HLO_NAMES |= {"reciprocal": "divide"}
+_ONE_PASS = ("exp2", "divf", "log2", "sin", "cos", "log1p", "expm1", "reciprocal")
+_SPECIAL = {**TRANSCENDENTAL, **dict.fromkeys(_ONE_PASS, 1), "powf": TRANSCENDENTAL["power"]}
 _CONVERTS = frozenset({"truncf", "extf", "sitofp", "uitofp", "fptosi", "fptoui"})
 _REDUCES = frozenset({"multi_reduction", "reduction", "all_reduce"})
 _CROSSES = frozenset({"concatenate", "dynamic_gather", "rotate", "dynamic_rotate", "repeat"})
@@ -118,7 +117,7 @@ def _units(chip: Chip, constants: TimeConstants, part: Part, cores: int) -> dict
     for (name, kind), elements in part.elements.items():
         packed = 0.5 if kind in ("bf16", "f16", "i16") else 0.25 if kind.startswith(("f8", "i8")) else 1.0
         registers = elements / REGISTER * packed
-        special = TRANSCENDENTAL.get(_HLO_NAMES.get(name, name), 0)
+        special = _SPECIAL.get(name, 0)
         if "load" in name:
             add("loads", registers / constants["loads"])
         elif "store" in name:

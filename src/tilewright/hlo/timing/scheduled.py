@@ -62,14 +62,14 @@ class _Begun:
 def _is_softmax(op: Operation, operands: Sequence[tuple[int, Tiles]]) -> bool:
     """Whether a custom call is the compiler's own softmax with the product behind it."""
     ranks = [len(tiles.shape) for _, tiles in operands[:2]]
-    return (
-        any("online-softmax" in name for name in (op.name, op.op_name)) and len(ranks) > 1 and ranks[0] > 2 <= ranks[1]
-    )
+    named = any("online-softmax" in name for name in (op.name, op.op_name))
+    return named and len(ranks) > 1 and ranks[0] > 2 <= ranks[1]
 
 
-def _way(source: int, destination: int) -> str:
-    """``to`` or ``from`` the host's memory, "" for a transfer between others."""
-    return "" if _HOST not in (source, destination) else "to" if destination == _HOST else "from"
+def _way(*ends: Tiles) -> str:
+    """``to`` or ``from`` the host's memory, "" for a transfer between others, or of what has no two ends."""
+    spaces = [tiles.space for tiles in ends]
+    return "" if len(spaces) != 2 or _HOST not in spaces else "to" if spaces[1] == _HOST else "from"
 
 
 class Schedule:
@@ -202,9 +202,8 @@ class Schedule:
             self._enter(callee, self.place[1])
             branches.append((self.now, self.rows))
         self.now, longest = max(branches, key=lambda branch: branch[0])
-        rows += longest
-        for _, others in branches:
-            rows += [row for row in others if row.unpriced and others is not longest]
+        others = (row for _, branch in branches if branch is not longest for row in branch if row.unpriced)
+        rows += [*longest, *others]
         self.rows = rows
 
     def _tiles(self, shapes: Sequence[str]) -> list[Tiles]:
@@ -223,11 +222,8 @@ class Schedule:
             return
         given, sliced = self._tiles([op.shape])[:2], op.opcode == "slice-start"
         moved = given[1:] if sliced else given if op.opcode == "copy-start" else self._tiles(op.operand_shapes)[:2]
-        ends = [
-            tiles.space for tiles in (given if sliced else reversed(given))
-        ]  # a copy's tuple begins with the result
-        way = _way(*ends) if len(ends) == 2 else ""
-        self._transfer(op.name, max((tiles.megabytes for tiles in moved), default=0.0), way=way)
+        ends = given if sliced else reversed(given)  # a copy's tuple begins with the result
+        self._transfer(op.name, max((tiles.megabytes for tiles in moved), default=0.0), way=_way(*ends))
 
     def _transfer(self, name: str, megabytes: float, carried: float | None = None, way: str = "") -> None:
         """A transfer within the device; or one ``to`` or ``from`` the host, which passes HBM on its way.
@@ -330,7 +326,7 @@ class Schedule:
         written = WRITES_IN_PLACE.get(op.opcode)
         moved = op.shape if written is None else op.operand_shapes[written]
         ends = self._tiles([op.operand_shapes[written or 0]])[:1] + self._tiles([op.shape])[:1]
-        return self._megabytes([moved]), _way(*(tiles.space for tiles in ends)) if len(ends) == 2 else ""
+        return self._megabytes([moved]), _way(*ends)
 
     def _elsewhere(self, op: Operation, inside: Sequence[Operation]) -> tuple[float, float]:
         """Microseconds of offloaded work, and its megabytes in HBM: of gathers ``inside`` it by SparseCores rows and
@@ -357,12 +353,15 @@ class Schedule:
             work = fused.work(windows)
             again = fsum(read[k] * (windows.passes(fused.sides.get(k)) - 1) for k, t in operands if t.space == 0)
         elif name == "custom-call":
-            if any(marker in op.attributes.get("custom_call_target", "") for marker in MARKER_CALLS):
+            target = op.attributes.get("custom_call_target", "")
+            if any(marker in target for marker in MARKER_CALLS):
                 self.counted -= 1
                 return None
-            if TARGET in op.attributes.get("custom_call_target", "") and not _is_softmax(op, operands):
+            if TARGET not in target:
+                raise NoTime(f"a custom call of {target.strip(chr(34)) or 'unknown code'}")
+            if not _is_softmax(op, operands):
                 return self.kernels.run(op, operands, results)
-            self._custom_call(work, op, [tiles for _, tiles in operands])
+            self._softmax(work, [tiles for _, tiles in operands])
         else:
             self._unfused(work, op, name, [tiles for _, tiles in operands], results)
         if work.unknown:
@@ -434,10 +433,8 @@ class Schedule:
         self.works[body.name] = found
         return found
 
-    def _custom_call(self, work: Work, op: Operation, operands: list[Tiles]) -> None:
+    def _softmax(self, work: Work, operands: list[Tiles]) -> None:
         """The compiler's own softmax with the product behind it: [..., rows, depth] x [..., depth, columns]."""
-        if TARGET not in (target := op.attributes.get("custom_call_target", "")):
-            raise NoTime(f"a custom call of {target.strip(chr(34)) or 'unknown code'}")
         scores, values = operands[0], operands[1]
         *batches, rows, depth = scores.shape
         batch = prod(batches)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from itertools import groupby
@@ -118,17 +118,6 @@ class TimeRow:
         return "" if self.beside else f"{self.seconds / self.runs:.1e}"
 
 
-def share_with_a_time(pairs: Iterable[tuple[int, int]]) -> float:
-    """The share of the first of two sums in both; 1 where there is nothing.
-
-    >>> share_with_a_time([(3, 0), (0, 1)]), share_with_a_time([])
-    (0.75, 1.0)
-    """
-    known = list(pairs)
-    timed, untimed = sum(pair[0] for pair in known), sum(pair[1] for pair in known)
-    return timed / (timed + untimed) if untimed else 1.0
-
-
 @dataclass(frozen=True)
 class StepTime:
     """What one run of a program takes on a chip, modelled.
@@ -181,12 +170,14 @@ class StepTime:
     @property
     def priced_flops(self) -> float:
         """Share of the multiplications and additions that have a time."""
-        return share_with_a_time((row.flops, row.untimed_flops) for row in self.rows)
+        untimed = sum(row.untimed_flops for row in self.rows)
+        return (self.flops - untimed) / self.flops if untimed else 1.0
 
     @property
     def priced_bytes(self) -> float:
         """Share of the bytes that have a time; those of an operation without one are all it reads and writes."""
-        return share_with_a_time((row.bytes, row.untimed_bytes) for row in self.rows)
+        untimed = sum(row.untimed_bytes for row in self.rows)
+        return self.bytes / (self.bytes + untimed) if untimed else 1.0
 
     @property
     def flops(self) -> int:
@@ -444,39 +435,34 @@ class StepTime:
         """A drawing of which unit is busy when, over the first ``end`` seconds (the whole step).
 
         What runs beside other work is drawn light, what the step waits for full. A loop is drawn as its first run, and
-        light over all its runs. What the call takes beyond its kernels stands first, with the host.
+        light over all its runs: neighbouring rows that run alike often, for each lane they use. What the call takes
+        beyond its kernels stands first, with the host.
         """
-        call, bars = self.call_seconds, list(self._bars())
-        names = [name for name in _LANES if any(lane == name for lane, *_ in bars)]
-        if not any(seconds for _, start, seconds, *_ in bars if start >= 0):
-            return element("p", "nothing to draw", class_="empty")
-        end = max(call + max(start + seconds for _, start, seconds, *_ in bars), end or 0.0)
-        plane = LanePlane("Lanes", [_LANES[name] for name in names], end)
-        for lane, start, seconds, tip, light in bars:
-            plane.bar(names.index(lane), call + start, seconds, tip, light)
-        return element("figure", plane.svg())
-
-    def _bars(self) -> Iterator[tuple[str, float, float, str, bool]]:
-        """(lane, begin, seconds, tip, whether it is drawn light): the call, then loops, then rows, the longest first.
-
-        A loop is neighbouring rows that run alike often, for each lane they use.
-        """
-        if call := self.call_seconds:
-            yield "host", -call, call, f"the call itself: {seconds_text(call)}", False
+        call, bars = self.call_seconds, list[tuple[str, float, float, str, bool]]()  # lane, begin, seconds, tip, light
         for runs, group in groupby((row for row in self.rows if row.seconds), key=lambda row: row.runs):
             rows: list[TimeRow] = list(group)
             whole = sum(row.seconds for row in rows)
             for lane in dict.fromkeys(row.lane for row in rows) if runs > 1 else ():
                 busy = seconds_text(sum(row.seconds for row in rows if row.lane == lane))
                 tip = f"a loop of {runs} runs: {busy} of {seconds_text(whole)}"
-                yield lane, min(row.start for row in rows), whole, tip, True
+                bars.append((lane, min(row.start for row in rows), whole, tip, True))
         for row in sorted(self.rows, key=lambda row: -max(row.seconds, row.beside))[:_MOST_MARKS]:
             once = row.seconds / row.runs
             if row.beside:
                 tip = f"{row.name}: {seconds_text(row.beside)} beside other work, {seconds_text(once)} of it waited for"
-                yield row.lane, row.begun, row.beside, tip, True
+                bars.append((row.lane, row.begun, row.beside, tip, True))
             if once:
-                yield row.lane, row.start, once, f"{row.name}: {seconds_text(once)}, {row.bound}", False
+                bars.append((row.lane, row.start, once, f"{row.name}: {seconds_text(once)}, {row.bound}", False))
+        if not bars:
+            return element("p", "nothing to draw", class_="empty")
+        if call:
+            bars.insert(0, ("host", -call, call, f"the call itself: {seconds_text(call)}", False))
+        names = [name for name in _LANES if any(bar[0] == name for bar in bars)]
+        end = max(call + max(start + seconds for _, start, seconds, *_ in bars), end or 0.0)
+        plane = LanePlane("Lanes", [_LANES[name] for name in names], end)
+        for lane, start, seconds, tip, light in bars:
+            plane.bar(names.index(lane), call + start, seconds, tip, light)
+        return element("figure", plane.svg())
 
 
 def exchanges_text(exchange: float, exposed: float, step: float) -> str:
