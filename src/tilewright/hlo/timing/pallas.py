@@ -19,8 +19,8 @@ from tilewright.targets import TimeConstants
 
 _ONE_PASS = ("exp2", "divf", "log2", "sin", "cos", "log1p", "expm1", "reciprocal")
 _SPECIAL = {**TRANSCENDENTAL, **dict.fromkeys(_ONE_PASS, 1), "powf": TRANSCENDENTAL["power"]}
-_CONVERTS = frozenset({"truncf", "extf", "sitofp", "uitofp", "fptosi", "fptoui"})
-_REDUCES = frozenset({"multi_reduction", "reduction", "all_reduce"})
+_OPS = dict.fromkeys(("truncf", "extf", "sitofp", "uitofp", "fptosi", "fptoui"), "convert_ops")
+_OPS |= dict.fromkeys(("multi_reduction", "reduction", "all_reduce"), "reduce_ops") | {"broadcast": "broadcast_ops"}
 _CROSSES = frozenset({"concatenate", "dynamic_gather", "rotate", "dynamic_rotate", "repeat"})
 _NOTHING = frozenset({"bitcast", "extui", "extract", "reshape", "shape_cast", "extract_strided_slice"})
 _INTEGERS = ("i32", "i16", "i1")
@@ -128,11 +128,8 @@ def _units(chip: Chip, constants: TimeConstants, part: Part, cores: int) -> dict
         elif name in _CROSSES:
             add("lanes", registers * constants["cross_cycles"])
         elif name not in _NOTHING:
-            each = constants["integer_ops"] if kind in _INTEGERS else 1.0
-            each = constants["convert_ops"] if name in _CONVERTS else each
-            each = constants["broadcast_ops"] if name == "broadcast" else each
-            each = constants["reduce_ops"] if name in _REDUCES else each
-            add("vector", registers * (0.1 if name == "iota" else each) / constants["slots"])
+            plain = 0.1 if name == "iota" else constants["integer_ops"] if kind in _INTEGERS else 1.0
+            add("vector", registers * (constants[_OPS[name]] if name in _OPS else plain) / constants["slots"])
     add("lanes", part.turned / REGISTER * constants["turn_cycles"])
     return {unit: count * us for unit, count in cycles.items() if count}
 

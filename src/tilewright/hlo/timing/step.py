@@ -356,16 +356,12 @@ class StepTime:
     def comparison(steps: Sequence[NamedStep]) -> Table:
         """Several steps beside each other, each against the first."""
         first = steps[0][1].device_seconds or 1.0
-        columns = (
-            Field("step", "code", of=lambda pair: pair[0]),
-            Field("time", "seconds", of=lambda pair: pair[1].device_seconds),
-            Field("of the first", "ratio", of=lambda pair: pair[1].device_seconds / first),
-            Field("matrix", "percent", of=lambda pair: pair[1].matrix_utilisation),
-            Field("HBM", "percent", of=lambda pair: pair[1].hbm_utilisation),
-            Field("most of it", of=lambda pair: next(iter(pair[1].by_bound()), "")),
-            Field("priced", "percent", of=lambda pair: pair[1].priced),
-        )
-        return Table(columns, cells(columns, steps))
+        shares = ("of the first", "ratio"), ("matrix", "percent"), ("HBM", "percent")
+        rows = []
+        for name, step in steps:
+            reached = step.device_seconds / first, step.matrix_utilisation, step.hbm_utilisation
+            rows.append((name, step.device_seconds, *reached, next(iter(step.by_bound()), ""), step.priced))
+        return Table((("step", "code"), ("time", "seconds"), *shares, "most of it", ("priced", "percent")), rows)
 
     def to_html(self, beside: Sequence[NamedStep] = (), changes: Sequence[str] = ()) -> str:
         """One page: this step in full, what would take less, and several steps ``beside`` it, itself the first."""
