@@ -14,7 +14,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from heapq import heappop, heappush
@@ -34,7 +34,6 @@ from tilewright.hlo.timing.row import NoTime, Run, flops_of, run_of, timed, unti
 from tilewright.hlo.timing.step import TimeRow
 from tilewright.hlo.timing.tiles import MEGA, Tiles
 from tilewright.hlo.timing.work import LANES, REGISTER, SORTS, Asked, Windows, Work, add_operation
-from tilewright.layout.meshes.torus import Slice
 
 _WITH_BODIES = SORTS | COLLECTIVES | {"reduce", "reduce-window", "scatter", "select-and-scatter", "map"}
 """Operations whose kernel is known beside the computation that they call."""
@@ -74,9 +73,6 @@ class Fusing:
     def __init__(self, chip: Chip, context: Context, computation: Computation, outer: Fusing | None = None) -> None:
         self.chip, self.context, self.computation = chip, context, computation
         self.pallas: Kernels = outer.pallas if outer else Kernels(context, chip)
-        self.slice: Slice | None = (
-            outer.slice if outer else chip.torus.slice_of(context.program) if chip.torus else None
-        )
         self.begun = False  # whether a kernel has run, beside which arguments can come in
         self.rows: list[TimeRow] = []
         self.clock, self.runs = 0.0, 1
@@ -200,9 +196,11 @@ class Fusing:
             self.begun = True
             streamed, early = streamed + run.megabytes * often / runs, early + weights
             self._add(op, run, often)
-        for op, run in self._beside_kernels():
-            self._add(op, run, runs)
-            streamed += run.megabytes
+        for op in self.operations:  # what Pallas kernels take and give is copied by kernels of their own
+            for turned in self._copies(op) if plain_opcode(op.opcode) == "custom-call" else ():
+                run = self._copied(op, turned, Windows())
+                self._add(turned if turned.name != op.name else replace(turned, name=f"{op.name}.copy"), run, runs)
+                streamed += run.megabytes
         arriving, us = self.chip.stream_us(early), self.clock - begin
         hbm = arriving + self.chip.stream_us(streamed)
         if early:
@@ -229,13 +227,6 @@ class Fusing:
         """What turns an operation's operands before it or its result behind it, or copies a result returned again."""
         again = Operation(op.name, "copy", op.shape, (op.name,), (op.shape,))
         return [*self.copied.get(op.name, ()), *[again] * (self.returned[op.name] - 1)]
-
-    def _beside_kernels(self) -> Iterator[tuple[Operation, Run]]:
-        """The copies of what Pallas kernels take and give, which are rows of their own."""
-        for op in self.operations:
-            for turned in self._copies(op) if plain_opcode(op.opcode) == "custom-call" else ():
-                own = turned if turned.name != op.name else replace(turned, name=f"{op.name}.copy")
-                yield own, self._copied(op, turned, Windows())
 
     def _loop(self, op: Operation) -> bool:
         """The body of a loop, whose carried arrays stay where they are; returns whether its trips are known."""
@@ -442,7 +433,7 @@ class Fusing:
             devices = devices_of(self.context.program)
             sums = as_sum(as_scatter(op, self.in_part), devices, MEGA * result.megabytes, self.chip.torus.dims)
             operands = [result] if sums.operand_shapes == (op.shape,) else self._operands(op)
-            us, megabytes = self.chip.torus.exchange_us(sums, operands, [result], devices, self.slice)
+            us, megabytes = self.chip.torus.exchange_us(sums, operands, [result], devices, self.pallas.slice)
             return Run(us, "link", megabytes, lane="link", measured=False), 0.0
         asked, early, resident, starts = self._asked(op)
         if asked.work.unknown:

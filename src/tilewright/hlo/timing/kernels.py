@@ -24,6 +24,7 @@ from tilewright.hlo.timing.pallas import matrix_kind, pipeline
 from tilewright.hlo.timing.row import NoTime, Run, busy
 from tilewright.hlo.timing.tiles import Tiles
 from tilewright.hlo.timing.work import REGISTER
+from tilewright.layout.meshes.torus import Slice
 from tilewright.render import bytes_text, count_text
 
 TARGET = "tpu_custom_call"
@@ -60,6 +61,11 @@ class Kernels:
     def __init__(self, context: Context, chip: Chip) -> None:
         self.context, self.chip = context, chip
         self.notes: list[str] = []
+
+    @cached_property
+    def slice(self) -> Slice | None:
+        """Where the program's devices stand."""
+        return self.chip.torus.slice_of(self.context.program) if self.chip.torus else None
 
     def run(self, op: Operation, operands: Sequence[tuple[int, Tiles]], results: Sequence[Tiles]) -> Run:
         """What one run of a kernel takes; raises :class:`NoTime` where nothing is known of it."""
@@ -198,7 +204,6 @@ class Kernels:
         said = f"{count_text(round(single + many))} sequences of {count_text(round(length))} tokens in the cache"
         said += f", {count_text(round(single))} of them with a single new one" if single and many else ""
         how = "as stated" if "kv_len" in assume else "assumed: state kv_len, sequences and tokens of a step for another"
-        notes = [f"kernel: from its products and the pages it reads; {said} {how}"]
         held = f"a cache takes {bytes_text(round(pages.megabytes_a_token * 1e6))} a token, layer and device as laid out"
         for note in (f"{said} {how}", f"{held}, and has room for {count_text(room)} tokens"):
             self.notes += [] if note in self.notes else [note]
@@ -222,7 +227,8 @@ class Kernels:
         share = wanted / kernel.flops if kernel.flops else 0.0
         matrix, vector = (us * share for us in pipeline(self.chip, kernel).core_us())
         far = min(streamed, pages.megabytes) + pages.others * tokens / pages.tokens
-        return self._timed(matrix, vector, far, round(wanted), notes[0])
+        note = f"kernel: from its products and the pages it reads; {said} {how}"
+        return self._timed(matrix, vector, far, round(wanted), note)
 
     @cached_property
     def _cuts(self) -> set[int]:
@@ -288,12 +294,9 @@ def _pages_of(kernel: Kernel, op: Operation, operands: Sequence[tuple[int, Tiles
     sequence, where each begins [sequences + 1]. The cache is its largest operand: [pages, tokens of one, ...], of
     kernels for single tokens [heads, pages, tokens of one, depth], keys and values each.
     """
-    tables = _tables(op, operands)
-    if not (kernel.trips_by_data or kernel.copied):
-        return None  # it has no transfers of its own
-    arrays = [tiles for k, tiles in operands if len(tiles.shape) > 2]
-    if len(tables) < 2 or len(arrays) < 2:
-        return None
+    tables, arrays = _tables(op, operands), [tiles for _, tiles in operands if len(tiles.shape) > 2]
+    if not (kernel.trips_by_data or kernel.copied) or len(tables) < 2 or len(arrays) < 2:
+        return None  # it has no transfers of its own, or nothing that is in pages
     taken_in = {tiles.shape[1:] for tiles in arrays}  # new tokens are as the cache's are
     cache = max(arrays, key=lambda tiles: (tiles.shape[2:] in taken_in, tiles.megabytes))
     sized = [n for n in tables if any(size >= n and size % n == 0 for size in tables if size != n)]

@@ -107,11 +107,12 @@ class Torus:
         the network. ``devices``: all of the program's; ``on``: where they stand.
         """
         kind, groups = op.opcode.removesuffix("-start").replace("_", "-"), groups_of(op, devices)
-        if op.opcode.endswith("-start") and len(results) > len(operands):
-            results = results[len(operands) :]  # its tuple begins with the operands
-        given = sum(tiles.megabytes for tiles in operands)
-        taken = sum(tiles.megabytes for tiles in results[: len(operands)])
-        moved = sum(tiles.megabytes for tiles in (*operands, *results[: len(operands)]) if not tiles.space)
+        begins = op.opcode.endswith("-start") and len(results) > len(
+            operands
+        )  # then its tuple begins with the operands
+        results = results[len(operands) if begins else 0 :][: len(operands)]
+        given, taken = (sum(tiles.megabytes for tiles in arrays) for arrays in (operands, results))
+        moved = sum(tiles.megabytes for tiles in (*operands, *results) if not tiles.space)
         n = len(groups[0]) if groups else devices or 2
         if on is None or not groups or max(map(max, groups)) >= len(on.chips):
             on = None

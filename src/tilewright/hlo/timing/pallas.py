@@ -75,7 +75,7 @@ def pipeline(chip: Chip, kernel: Kernel, near: Collection[int] = ()) -> Pipeline
     shared = any(word == "parallel" and size > 1 for word, size in zip(kernel.semantics, kernel.grid))
     split = max(1.0, cores / kernel.uneven) if shared else 1.0
     units = [_units(chip, constants, part, cores) for part in kernel.parts]
-    steps, far_all = [], 0.0
+    steps, far_all = list[Step](), 0.0
     for moment in kernel.moments:
         asked: Counter[str] = Counter()
         for number, runs in moment.parts:

@@ -10,7 +10,7 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache
 from math import fsum, prod
 
 from tilewright.errors import TilewrightError
@@ -30,7 +30,6 @@ from tilewright.hlo.timing.row import NoTime, Run, run_of, timed, untimed
 from tilewright.hlo.timing.step import TimeRow
 from tilewright.hlo.timing.tiles import MEGA, Tiles
 from tilewright.hlo.timing.work import AFTER, REGISTER, Asked, Fused, Windows, Work, add_operation
-from tilewright.layout.meshes.torus import Slice
 
 _UNPRICED = frozenset({"infeed", "outfeed", "send", "recv", "send-done", "recv-done"})
 """Operations whose other side has a speed that nobody states."""
@@ -92,11 +91,6 @@ class Schedule:
         self.place = "", 1  # the computation that runs and how often it does in all
         self.arrays = cache(lambda shape: [*map(Tiles.of, context.layouts(shape))])  # each text is read once
         self.works: dict[str, Fused] = {}
-
-    @cached_property
-    def slice(self) -> Slice | None:
-        """Where the devices stand."""
-        return self.chip.torus.slice_of(self.context.program) if self.chip.torus else None
 
     def run(self, computation: Computation, runs: int) -> None:
         """The operations of a computation, which runs ``runs`` times in all."""
@@ -294,7 +288,7 @@ class Schedule:
         if self.chip.torus is None:
             raise NoTime(_NO_LINKS)
         operands, results = self._tiles(op.operand_shapes), self._tiles([op.shape])
-        return self.chip.torus.exchange_us(op, operands, results, self.devices, self.slice)
+        return self.chip.torus.exchange_us(op, operands, results, self.devices, self.kernels.slice)
 
     def _offloaded(self, op: Operation, core: str) -> Run | None:
         """Time of a call that runs beside the TensorCore, on "sparsecore", "host" or "" (none named).

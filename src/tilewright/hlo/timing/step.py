@@ -22,7 +22,7 @@ from tilewright.render.drawing import Bar, Curve, LanePlane, LogPlane, bar_chart
 from tilewright.render.formats import bytes_text, count_text, percent_text, place_text, seconds_text
 from tilewright.render.markup import Html, element
 from tilewright.render.page import Card, Page, Step, cards, note, steps
-from tilewright.render.tables import Field, Table, cells, explorer, table
+from tilewright.render.tables import Field, Heading, Table, cells, explorer, table
 from tilewright.trace import Args, Event, Slice, Track
 from tilewright.version import __version__
 
@@ -356,7 +356,7 @@ class StepTime:
     def comparison(steps: Sequence[NamedStep]) -> Table:
         """Several steps beside each other, each against the first."""
         first = steps[0][1].device_seconds or 1.0
-        shares = ("of the first", "ratio"), ("matrix", "percent"), ("HBM", "percent")
+        shares: Sequence[Heading] = ("of the first", "ratio"), ("matrix", "percent"), ("HBM", "percent")
         rows = []
         for name, step in steps:
             reached = step.device_seconds / first, step.matrix_utilisation, step.hbm_utilisation
