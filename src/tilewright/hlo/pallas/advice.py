@@ -10,7 +10,7 @@ from math import prod
 import numpy as np
 
 from tilewright.hlo.reading.kernel import Kernel, Window, moves_of
-from tilewright.hlo.timing.pallas import Pipeline
+from tilewright.hlo.timing.kernels import Pipeline
 from tilewright.render.formats import bytes_text, count_text, percent_text, seconds_text
 from tilewright.targets import Target
 

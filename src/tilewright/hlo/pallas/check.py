@@ -22,8 +22,7 @@ from tilewright.hlo.reading.loading import load
 from tilewright.hlo.reading.python_source import from_jax, names_python, python_call, users_line
 from tilewright.hlo.timing.chip import chip_of
 from tilewright.hlo.timing.estimate import estimate
-from tilewright.hlo.timing.kernels import FROM_BODY, TARGET, configuration, sizes_of
-from tilewright.hlo.timing.pallas import Pipeline, pipeline
+from tilewright.hlo.timing.kernels import FROM_BODY, TARGET, Pipeline, configuration, pipeline, sizes_of
 from tilewright.hlo.timing.step import StepTime
 from tilewright.render.formats import bytes_text, place_text, seconds_text
 from tilewright.render.tables import Column, Table

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tilewright.hlo.reading.kernel import Kernel, Window
-from tilewright.hlo.timing.pallas import Pipeline
+from tilewright.hlo.timing.kernels import Pipeline
 from tilewright.hlo.timing.step import advised
 from tilewright.render import (
     Bar,
