@@ -60,6 +60,7 @@ class Step:
     moment: Moment
     units: Mapping[str, float]  # matrix, vector, loads, stores, transcendental, lanes
     moved_us: float
+    core_us: tuple[float, float]  # of the matrix unit, and of the units beside it
     us: float
     bound: str
 
@@ -82,14 +83,8 @@ class Pipeline:
 
     def core_us(self) -> tuple[float, float]:
         """Microseconds of the matrix unit, and of the other units of the core, over all steps."""
-        matrix = sum(step.units.get("matrix", 0.0) * step.moment.times for step in self.steps)
-        others = (_beside(s.units) + s.units.get("lanes", 0.0) for s in self.steps)
-        return matrix, sum(us * step.moment.times for us, step in zip(others, self.steps))
-
-
-def _beside(units: Mapping[str, float]) -> float:
-    """Of the units that work at once beside the matrix unit the busiest; what crosses lanes comes on top."""
-    return max((us for unit, us in units.items() if unit not in ("matrix", "lanes")), default=0.0)
+        matrix, others = (sum(step.core_us[k] * step.moment.times for step in self.steps) for k in range(2))
+        return matrix, others
 
 
 def pipeline(chip: Chip, kernel: Kernel, near: Collection[int] = ()) -> Pipeline:
@@ -112,15 +107,17 @@ def pipeline(chip: Chip, kernel: Kernel, near: Collection[int] = ()) -> Pipeline
         beside = sum(megabytes for operand, megabytes, _ in moment.moved if operand in near)
         moved = chip.stream_us(far, constants["hbm"]) + beside / chip.kernel["near_mb_per_us"]
         count = sum(transfers for _, _, transfers in moment.moved)
-        lanes, vector = asked["lanes"], _beside(asked)
-        matrix = asked["matrix"]
+        matrix, lanes = asked["matrix"], asked["lanes"]
+        # units beside the matrix unit work at once; what crosses lanes comes on top
+        vector = max((us for unit, us in asked.items() if unit not in ("matrix", "lanes")), default=0.0)
         core = max(matrix, vector) + constants["not_hidden"] * min(matrix, vector) + lanes
         start = count * constants["transfer_us"] + (constants["alone_us"] if moment.alone else constants["step_us"])
         start /= 1 if moment.alone else split
         us = max(core, moved) + constants["beside"] * min(core, moved) + start
         parts = {"matrix": matrix, "vector": max(vector + lanes, core - matrix if vector > matrix else 0.0)}
         parts |= {"hbm" if far >= beside else "vmem": moved, "latency": start}
-        steps.append(Step(moment, dict(asked), moved, us, max(parts, key=lambda unit: parts[unit])))
+        bound = max(parts, key=lambda unit: parts[unit])
+        steps.append(Step(moment, dict(asked), moved, (matrix, vector + lanes), us, bound))
         far_all += far * moment.times
     whole = Pipeline(constants["launch_us"] + sum(s.us * s.moment.times for s in steps), "", far_all, tuple(steps))
     return Pipeline(whole.us, next(iter(whole.by_bound()), "latency"), far_all, whole.steps)

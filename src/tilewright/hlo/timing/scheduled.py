@@ -58,13 +58,6 @@ class _Begun:
     way: str = ""  # to or from the host, or between slices; ``ends`` is then how long it takes
 
 
-def _is_softmax(op: Operation, operands: Sequence[tuple[int, Tiles]]) -> bool:
-    """Whether a custom call is the compiler's own softmax with the product behind it."""
-    ranks = [len(tiles.shape) for _, tiles in operands[:2]]
-    named = any("online-softmax" in name for name in (op.name, op.op_name))
-    return named and len(ranks) > 1 and ranks[0] > 2 <= ranks[1]
-
-
 def _way(*ends: Tiles) -> str:
     """``to`` or ``from`` the host's memory, "" for a transfer between others, or of what has no two ends."""
     spaces = [tiles.space for tiles in ends]
@@ -94,7 +87,7 @@ class Schedule:
 
     def run(self, computation: Computation, runs: int) -> None:
         """The operations of a computation, which runs ``runs`` times in all."""
-        outer, self.place = self.place, (computation.name, runs)
+        outer, self.place, self.depth = self.place, (computation.name, runs), self.depth + 1
         for op in computation.operations:
             name = plain_opcode(op.opcode)
             if name in TAKES_NO_TIME:
@@ -110,7 +103,7 @@ class Schedule:
                 self._skip(op, error.what, error.megabytes)
             except (TilewrightError, OverflowError, IndexError, ValueError) as error:
                 self._skip(op, f"its shapes cannot be read: {error}")
-        self.place = outer
+        self.place, self.depth = outer, self.depth - 1
 
     def _skip(self, op: Operation, reason: str, megabytes: float | None = None) -> None:
         """The row of an operation without a time; its results that are written over operands count once."""
@@ -131,7 +124,7 @@ class Schedule:
             raise NoTime(f"not understood: {op.attributes.get('reason', '')}")
         if any("?" in shape for shape in (op.shape, *op.operand_shapes)):
             raise NoTime("the size of its arrays is not known")
-        if name in CONTROL and (self.depth >= DEEPEST or self.counted >= _MOST_OPERATIONS):
+        if name in CONTROL and (self.depth > DEEPEST or self.counted >= _MOST_OPERATIONS):
             raise NoTime("too many calls inside calls")
         if name == "while":
             self._loop(op)
@@ -167,11 +160,6 @@ class Schedule:
                 self.begun[op.name] = self.begun[start]  # what began, under another name
         return None
 
-    def _enter(self, name: str, runs: int) -> None:
-        self.depth += 1
-        self.run(self.context.program.by_name[name], runs)
-        self.depth -= 1
-
     def _loop(self, op: Operation) -> None:
         """A loop's body passes once, and the clock goes on by all its trips; its rows count all runs.
 
@@ -184,7 +172,7 @@ class Schedule:
             trips = inside.trips[-1] if inside.trips else 1
             times = 1 if trips is None else trips + (callee == op.calls[0])
             if count := min(self.place[1] * times, inside.count):
-                self._enter(callee, count)
+                self.run(self.context.program.by_name[callee], count)
             self.now = begin + (self.now - begin) * times
 
     def _call(self, op: Operation) -> None:
@@ -193,7 +181,7 @@ class Schedule:
         branches: list[tuple[float, list[TimeRow]]] = []
         for callee in op.calls:
             self.now, self.rows = begin, []
-            self._enter(callee, self.place[1])
+            self.run(self.context.program.by_name[callee], self.place[1])
             branches.append((self.now, self.rows))
         self.now, longest = max(branches, key=lambda branch: branch[0])
         others = (row for _, branch in branches if branch is not longest for row in branch if row.unpriced)
@@ -353,9 +341,8 @@ class Schedule:
                 return None
             if TARGET not in target:
                 raise NoTime(f"a custom call of {target.strip(chr(34)) or 'unknown code'}")
-            if not _is_softmax(op, operands):
+            if not self._softmax(work, op, [tiles for _, tiles in operands]):
                 return self.kernels.run(op, operands, results)
-            self._softmax(work, [tiles for _, tiles in operands])
         else:
             self._unfused(work, op, name, [tiles for _, tiles in operands], results)
         if work.unknown:
@@ -427,12 +414,19 @@ class Schedule:
         self.works[body.name] = found
         return found
 
-    def _softmax(self, work: Work, operands: list[Tiles]) -> None:
-        """The compiler's own softmax with the product behind it: [..., rows, depth] x [..., depth, columns]."""
-        scores, values = operands[0], operands[1]
+    def _softmax(self, work: Work, op: Operation, operands: list[Tiles]) -> bool:
+        """Add the compiler's own softmax with the product behind it, [..., rows, depth] x [..., depth, columns].
+
+        False for other custom calls.
+        """
+        named = any("online-softmax" in name for name in (op.name, op.op_name))
+        if not named or len(operands) < 2 or len(operands[0].shape) < 3 or len(operands[1].shape) < 2:
+            return False
+        scores, values = operands[:2]
         *batches, rows, depth = scores.shape
         batch = prod(batches)
         work.matrix_us += batch * self.chip.matrix_us(rows, values.shape[-1], depth)
         work.products["bf16"] += 2 * batch * rows * depth * values.shape[-1]
         work.transcendental += scores.elements / REGISTER
         work.registers += 6 * scores.elements / REGISTER
+        return True
