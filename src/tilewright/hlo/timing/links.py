@@ -90,12 +90,7 @@ class Torus:
         return Slice(np.concatenate([numbers, np.tile(places, (slices, 1))], 1), torus, rings, mesh, names)
 
     def exchange_us(
-        self,
-        op: Operation,
-        operands: Sequence[Tiles],
-        results: Sequence[Tiles],
-        devices: int = 0,
-        on: Slice | None = None,
+        self, op: Operation, operands: list[Tiles], results: list[Tiles], devices: int = 0, on: Slice | None = None
     ) -> tuple[float, float]:
         """Microseconds of one exchange, and the megabytes that it reads and writes in a device's memory.
 
@@ -107,10 +102,9 @@ class Torus:
         the network. ``devices``: all of the program's; ``on``: where they stand.
         """
         kind, groups = op.opcode.removesuffix("-start").replace("_", "-"), groups_of(op, devices)
-        begins = op.opcode.endswith("-start") and len(results) > len(
-            operands
-        )  # then its tuple begins with the operands
-        results = results[len(operands) if begins else 0 :][: len(operands)]
+        # the tuple of one that is begun has the operands first
+        first = len(operands) if op.opcode.endswith("-start") and len(results) > len(operands) else 0
+        results = results[first : first + len(operands)]
         given, taken = (sum(tiles.megabytes for tiles in arrays) for arrays in (operands, results))
         moved = sum(tiles.megabytes for tiles in (*operands, *results) if not tiles.space)
         n = len(groups[0]) if groups else devices or 2
@@ -124,9 +118,9 @@ class Torus:
         lines = tuple(Extent(size) for size in squarest(chips, self.dims) if size > 1)
         extents, slices, whole = lines, 1, taken if kind == "all-gather" else given
         if on is not None:
-            first = {on.chips[device] for device in groups[0]}
-            slices = len({chip[0] for chip in first})
-            chips, extents, n = len(first) // slices, on.extents(groups), len(groups[0]) // slices
+            own = {on.chips[device] for device in groups[0]}
+            slices = len({chip[0] for chip in own})
+            chips, extents, n = len(own) // slices, on.extents(groups), len(groups[0]) // slices
         together = max(1, n // chips)  # devices of one chip in the group
         us = (together - 1) / together * whole / (_ON_CHIP * self.link)
         hops = 1
