@@ -122,13 +122,11 @@ class Fusing:
             if op.name in self.through or op.name not in self.tiles:
                 continue
             read, members = self._members(op)
-            kinds = {plain_opcode(self.by_name[name].opcode) for name in members}
-            if not kinds.isdisjoint(PRODUCTS):
+            last = max(read, key=lambda name: self.number[name], default="")
+            if any(plain_opcode(self.by_name[name].opcode) in PRODUCTS for name in members):
                 products.add(op.name)
-            elif plain_opcode(op.opcode) == "reduce" and read:
-                last = max(read, key=lambda name: self.number[name])
-                if last in products:
-                    joined.setdefault(last, []).append(op.name)
+            elif plain_opcode(op.opcode) == "reduce" and last in products:
+                joined.setdefault(last, []).append(op.name)
         return joined
 
     def _members(self, op: Operation) -> tuple[dict[str, float], dict[str, float]]:

@@ -334,10 +334,11 @@ class Kernels:
         for note in (f"{said} {how}", f"{held}, and has room for {count_text(room)} tokens"):
             self.notes += [] if note in self.notes else [note]
         rows, block = _cut(kernel, pages.depth)
-        cuts = self._cuts
+        cuts, name = {taken for _, taken in self._attention}, op.name.rpartition("/")[2]
+        behind = (read for other, taken in self._attention if taken == rows for read in other.operands)
         if len(cuts) > 1:
             single, many = (single if rows == min(cuts) else 0), (many if rows == max(cuts) else 0)
-        if not (single or many) or self._is_read_alike(op, pages.depth, rows):
+        if not (single or many) or any(read.partition("#")[0] == name for read in behind):
             kind = "tokens one by one" if rows == max(cuts) else "many tokens at once"
             kind = kind if not (single or many) else "these: the next kernel does it"
             return self._timed(0.0, 0.0, 0.0, 0, f"kernel: nothing to do in a step of {kind}")
@@ -357,15 +358,9 @@ class Kernels:
         return self._timed(matrix, vector, far, round(wanted), note)
 
     @cached_property
-    def _cuts(self) -> set[int]:
-        """Rows of queries that the program's kernels of attention take at once."""
-        return {_cut(kernel, pages.depth)[0] for _, kernel, _, pages in self._read if pages}
-
-    def _is_read_alike(self, op: Operation, depth: int, rows: int) -> bool:
-        """Whether a kernel of attention that takes as many rows at once reads what this one writes."""
-        name = op.name.rpartition("/")[2]
-        alike = (other for other, kernel, _, pages in self._read if pages and _cut(kernel, depth)[0] == rows)
-        return any(read.partition("#")[0] == name for other in alike for read in other.operands)
+    def _attention(self) -> list[tuple[Operation, int]]:
+        """The program's kernels of attention over pages, and how many rows of queries each takes at once."""
+        return [(op, _cut(kernel, pages.depth)[0]) for op, kernel, _, pages in self._read if pages]
 
     @cached_property
     def _read(self) -> list[tuple[Operation, Kernel, set[tuple[int, ...]], _Pages | None]]:

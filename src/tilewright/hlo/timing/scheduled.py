@@ -292,8 +292,7 @@ class Schedule:
             known = list(map(self._link_us, exchanges))
             self._exchange(op.name, fsum(us for us, _ in known), fsum(megabytes for _, megabytes in known))
         elif not core and all(plain_opcode(o.opcode) in _TRANSFERS | TAKES_NO_TIME for o in inside):
-            moves = [o for o in inside if plain_opcode(o.opcode) in _TRANSFERS]
-            pairs = [self._moved(o) for o in moves]
+            pairs = [self._moved(o) for o in inside if plain_opcode(o.opcode) in _TRANSFERS]
             carried = fsum(megabytes for megabytes, _ in pairs)
             self._transfer(op.name, carried, carried, next((way for _, way in pairs if way), ""))
         else:
