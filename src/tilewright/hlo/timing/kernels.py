@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil, prod
@@ -198,19 +198,19 @@ class Kernels:
         config = configuration(op)
         match = _ESTIMATE.search(config)
         said = {name: int(number) for name, number in _SAID.findall(match[1])} if match else {}
+        numbered = dict(operands) | dict(enumerate(results, start=len(op.operand_shapes)))
         try:
             kernel = read_kernel(config, sizes_of(op))
         except TilewrightError as error:
             if not said:
                 raise NoTime(f"a custom call of tpu_custom_call: {error.what}") from error
-            return self._from_estimate(said, operands, results)
+            return self._from_estimate(said, numbered.values())
         if kernel.sparse:
             return self._gathered(op, operands, results)
         if pages := _pages_of(kernel, op, operands):
             return self._paged(op, kernel, pages)
         if kernel.trips_by_data and said.get("flops"):
-            return self._from_estimate(said, operands, results)
-        numbered = dict(operands) | dict(enumerate(results, start=len(op.operand_shapes)))
+            return self._from_estimate(said, numbered.values())
         return self._from_body(kernel, said.get("flops", 0), numbered, _tables(op, operands))
 
     def _from_body(self, kernel: Kernel, said: int, numbered: dict[int, Tiles], tables: Sequence[int]) -> Run:
@@ -272,16 +272,14 @@ class Kernels:
             return tokens, 0
         return (0, sequences) if tokens % sequences == 0 else (sequences - 1, 1)
 
-    def _from_estimate(
-        self, said: dict[str, int], operands: Sequence[tuple[int, Tiles]], results: Sequence[Tiles]
-    ) -> Run:
+    def _from_estimate(self, said: dict[str, int], arrays: Iterable[Tiles]) -> Run:
         """What its author says, and at least its arrays once through HBM."""
         constants, flops = self.chip.kernel, said.get("flops", 0)
         matrix = flops / self.chip.matrix_peaks["bf16"] / constants["efficiency"] * 1e6
         special = said.get("transcendentals", 0) / REGISTER / 1e3
         vector = special * max(constants["transcendental_ns"], _OPS_AN_EXPONENTIAL * constants["vector_ns"])
-        arrays = sum(tiles.megabytes for tiles in (*(t for _, t in operands), *results) if tiles.space == 0)
-        far = max(arrays, said.get("bytes_accessed", 0) / 1e6)
+        once = sum(tiles.megabytes for tiles in arrays if tiles.space == 0)
+        far = max(once, said.get("bytes_accessed", 0) / 1e6)
         begins = said.get("transcendentals", 0) // _EXPONENTIALS_A_STEP * self.chip["pallas"]["step_us"]
         matrix, vector = (matrix + begins, vector) if matrix > vector else (matrix, vector + begins)
         return self._timed(matrix, vector, far, flops, "kernel: from its cost estimate")

@@ -285,10 +285,8 @@ class StepTime:
     def _measure(self, bound: str, rows: list[TimeRow]) -> str:
         """How much of what: bytes, kernels, the share of a peak."""
         if bound == "hbm":
-            moved = bytes_text(sum(row.bytes for row in rows))
-            if all(row.lane == "dma" for row in rows):
-                return f", a transfer of {moved}"
-            return f" for {moved}" if any(row.bytes for row in rows) else ""
+            moved, transfer = sum(row.bytes for row in rows), all(row.lane == "dma" for row in rows)
+            return f", a transfer of {bytes_text(moved)}" if transfer else f" for {bytes_text(moved)}" if moved else ""
         kernels = sum(row.runs for row in rows)
         if bound == "latency" and kernels > 1:
             return f" in {count_text(kernels)} small kernels"
