@@ -426,9 +426,8 @@ class Fusing:
         if kind == "custom-call":
             numbered = [(k, tiles) for k, shape in enumerate(op.operand_shapes) for tiles in self._arrays([shape])[:1]]
             return self.pallas.run(op, numbered, self._arrays([op.shape])), 0.0
-        constants, result = self.chip.kernel, self.tiles[op.name]
         if kind in COLLECTIVES and self.chip.torus:
-            devices = devices_of(self.context.program)
+            devices, result = devices_of(self.context.program), self.tiles[op.name]
             sums = as_sum(as_scatter(op, self.in_part), devices, MEGA * result.megabytes, self.chip.torus.dims)
             operands = [result] if sums.operand_shapes == (op.shape,) else self._operands(op)
             us, megabytes = self.chip.torus.exchange_us(sums, operands, [result], devices, self.pallas.slice)
@@ -436,7 +435,7 @@ class Fusing:
         asked, early, resident, starts = self._asked(op)
         if asked.work.unknown:
             raise NoTime(asked.work.unknown[0])
-        run = run_of(self.chip, kind, asked, starts * constants["near_launch_us"], resident)
+        run = run_of(self.chip, kind, asked, starts * self.chip.kernel["near_launch_us"], resident)
         for turned in self._copies(op):
             copy = self._copied(op, turned, asked.windows)
             run.us, run.megabytes = run.us + copy.us, run.megabytes + copy.megabytes

@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil, prod
@@ -366,13 +367,11 @@ class Kernels:
         found = []
         for _, op in self.context.program.operations():
             if TARGET in op.attributes.get("custom_call_target", ""):
-                try:
+                with suppress(TilewrightError):
                     kernel = read_kernel(configuration(op), sizes_of(op))
                     layouts = enumerate(map(self.context.layout, op.operand_shapes))
                     operands = [(k, Tiles.of(layout)) for k, layout in layouts if layout is not None]
-                except TilewrightError:
-                    continue
-                found.append((op, kernel, {t.shape for _, t in operands}, _pages_of(kernel, op, operands)))
+                    found.append((op, kernel, {t.shape for _, t in operands}, _pages_of(kernel, op, operands)))
         return found
 
 

@@ -96,9 +96,8 @@ class Schedule:
             try:
                 if (run := self._operation(op, name)) is not None:
                     source = self.context.source(computation.name, op)
-                    row = timed(self.chip, op, run, source, self.now, runs)
-                    self.rows.append(row)
-                    self.now += row.seconds / runs * 1e6
+                    self.rows.append(timed(self.chip, op, run, source, self.now, runs))
+                    self.now += self.rows[-1].seconds / runs * 1e6
             except NoTime as error:
                 self._skip(op, error.what, error.megabytes)
             except (TilewrightError, OverflowError, IndexError, ValueError) as error:
