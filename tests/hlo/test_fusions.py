@@ -137,3 +137,26 @@ def test_a_transpose_of_nothing_ends_no_report():
   }
 }"""
     assert lifetimes(load(text), "tpu-v6e").peak > 0
+
+
+def test_a_branch_may_read_a_part_of_what_a_loop_gives():
+    lines = f"""
+  %zero = stablehlo.constant dense<0> : tensor<i32>
+  %six = stablehlo.constant dense<6> : tensor<i32>
+  %loop:2 = stablehlo.while(%i = %zero, %x = %a) : tensor<i32>, {BIG}
+    cond {{
+      %more = stablehlo.compare LT, %i, %six : (tensor<i32>, tensor<i32>) -> tensor<i1>
+      stablehlo.return %more : tensor<i1>
+    }} do {{
+      %next = stablehlo.add %i, %six : tensor<i32>
+      %y = stablehlo.tanh %x : {BIG}
+      stablehlo.return %next, %y : tensor<i32>, {BIG}
+    }}
+  %which = stablehlo.compare LT, %loop#0, %six : (tensor<i32>, tensor<i32>) -> tensor<i1>
+  %r = "stablehlo.if"(%which) ({{
+    %s = stablehlo.add %loop#1, %b : {BIG}
+    stablehlo.return %s : {BIG}
+  }}, {{
+    stablehlo.return %b : {BIG}
+  }}) : (tensor<i1>) -> {BIG}"""
+    assert lifetimes(main(lines), "tpu-v6e").temporaries // MIB == 4  # what the loop carries

@@ -417,7 +417,8 @@ class Fusions:
                 read[op.name] = operands
                 continue
             read[op.name] = (op.name,)
-            told = tuple(shapes.get(name, "") or self.by_name[name].shape for name in operands)
+            # a region may take a part of what a loop before it gives: only the part has a shape here
+            told = tuple(shapes.get(n, "") or (self.by_name[n].shape if n in self.by_name else "") for n in operands)
             found += self._laid_out(replace(op, operands=operands, operand_shapes=told))
         return found
 
