@@ -23,8 +23,6 @@ from tilewright.targets import TimeConstants
 
 WINDOW_TILES = 128
 """Tiles in a window of a long stream."""
-_ON_TILE = 0.3
-"""Share of a concatenation's work that is left where its seam falls on a tile's edge: nothing is shifted."""
 _SHORT = 0.5
 """Share of the time of a rotated piece that one of at most 32 lanes takes."""
 _ENDS = 3
@@ -156,11 +154,10 @@ def _broadcast(c: TimeConstants, operand: Tiles, result: Tiles, dim: int) -> Run
         relayout += c["second_us"] + _us(
             operand.count, c["add_major_ops"] * c["op_ns"] + c["sum_major_shifts"] * c["shift_ns"]
         )
-    at_once = {4: 1800.0, 2: 4000.0}.get(result.tile[0] if result.tile else 8, c["window_mb"] / REGISTER_MB)
     one = starts, result.megabytes / c["stream_mb_per_us"] / c["write_share"], compute
     windows = max(compute, result.count / WINDOW_TILES * c["window_us"])
     many = starts, result.megabytes / c["windows_write_mb_per_us"], windows
-    return _passed(c, one, result.count <= at_once, many, relayout)
+    return _passed(c, one, result.count * REGISTER_MB <= c["window_mb"], many, relayout)
 
 
 # Concatenations: operands stream into one result; a seam inside a tile shifts everything behind it.
@@ -170,18 +167,14 @@ def _concatenate(c: TimeConstants, operands: Sequence[Tiles], result: Tiles, dim
     """``operands`` joined along ``dim``; operands whose dims stand in another order are copied first."""
     if result.one_small_tile:
         return Run(c["one_tile_us"] + c["hbm_us"], "latency")
-    turned = [operand for operand in operands if _order_differs(operand, result)]
+    turned = [operand for operand in operands if _proper(operand, operand) != _proper(operand, result)]
     role = result.role(dim)
     compute, lanes = _us(result.count, c["turn_ns" if role == "sublanes" else "shift_ns"]), role == "lanes"
-    if operands[0].shape[dim] % (128 if lanes else 8) == 0:
-        compute *= _ON_TILE
     copied = sum(operand.megabytes for operand in turned)
     megabytes = sum(operand.megabytes for operand in operands) - copied + result.megabytes
     starts = _from_hbm(c, megabytes) + (c["cross_us"] if lanes else 0.0)
     windows = max(compute, result.count / WINDOW_TILES * c["window_us"] if result.small_tile else 0.0)
     relayout = len(turned) * c["second_us"] + 2 * copied / c["stream_mb_per_us"]
-    if any(_proper(operand, operand)[:1] != _proper(operand, result)[:1] for operand in turned):
-        relayout += _us(sum(operand.count for operand in turned), c["shift_ns"])
     many = starts, megabytes / c["stream_mb_per_us"], windows
     fits = min(1.0, c["small_window_mb"] / megabytes)
     return _passed(c, (starts, megabytes / c["join_mb_per_us"], compute), fits, many, relayout)
@@ -190,15 +183,6 @@ def _concatenate(c: TimeConstants, operands: Sequence[Tiles], result: Tiles, dim
 def _proper(sizes: Tiles, order: Tiles) -> list[int]:
     """The dims of ``order``, minor first, along which ``sizes`` has more than one element."""
     return [d for d in order.minor_to_major if sizes.shape[d] > 1]
-
-
-def _order_differs(operand: Tiles, result: Tiles) -> bool:
-    if _proper(operand, operand) != _proper(operand, result):
-        return True
-    if len(result.shape) < 2:
-        return False
-    sublane, wanted = operand.minor_to_major[1], result.minor_to_major[1]
-    return sublane != wanted and operand.shape[sublane] > 1 and result.shape[wanted] > 1
 
 
 # Reductions over one dim: adds along lanes need rotations, adds along sublanes and tiles are chains of vector adds.
@@ -274,7 +258,8 @@ def _reshape(c: TimeConstants, operand: Tiles, result: Tiles) -> Run:
         0.0,
         c["merge_ops"] * c["op_ns"],
     )
-    if _by_columns(operand, rows, columns):
+    # the compiler keeps ``a`` in the lanes where it lies there already, or where that makes fewer tiles
+    if order == (0, 2, 1) or (order in ((1, 0, 2), (1, 2, 0), (0, 1, 2)) and rows / columns >= 2.1):
         if order != (0, 2, 1):
             relayout += c["second_us"] + _us(columns, c["turn_ns"])
         if width % 8:
@@ -288,14 +273,6 @@ def _reshape(c: TimeConstants, operand: Tiles, result: Tiles) -> Run:
     rotate = _us(a * b * -(-width // 128), _piece_ns(c, operand)) + _us(result.count, merge)
     whole = starts + relayout + max(rotate, stream)
     return _waits(whole, latency=starts, hbm=stream, relayout=relayout + rotate)
-
-
-def _by_columns(operand: Tiles, rows: int, columns: int) -> bool:
-    """Whether the compiler keeps ``a`` in the lanes: where it lies there already, or where that makes fewer tiles."""
-    (a, _, c), order = operand.shape, operand.minor_to_major
-    if c % 8 == 0 and a >= 32 and order != _ROW_MAJOR and rows >= columns:
-        return True
-    return order == (0, 2, 1) or (order in ((1, 0, 2), (1, 2, 0), (0, 1, 2)) and rows / columns >= 2.1)
 
 
 def _piece_ns(c: TimeConstants, operand: Tiles) -> float:
