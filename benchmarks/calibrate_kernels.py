@@ -20,6 +20,7 @@ import argparse
 import gzip
 import hashlib
 import json
+import tomllib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -30,7 +31,7 @@ from types import MappingProxyType
 
 import measured_times
 import numpy as np
-from calibrate_time import section_text, write
+from calibrate_time import file_of, section_text, write
 from scipy.optimize import least_squares
 
 from tilewright.errors import TilewrightError
@@ -42,7 +43,7 @@ from tilewright.hlo.timing.row import NOT_HIDDEN, Run
 from tilewright.hlo.timing.scheduled import Schedule
 from tilewright.hlo.timing.work import FIRST_WINDOW, Asked
 from tilewright.targets import TimeConstants, target
-from tilewright.targets.chips import Seen
+from tilewright.targets.chips import TIME, Seen, common_time
 
 SHARED = {
     "narrow_ops": (0.64, 0.4),
@@ -53,9 +54,9 @@ SHARED = {
     "sum_ops": (1.0, 0.4),
     "transcendental_ops": (2.5, 0.4),
     "restreamed": (1.0, 0.3),
-    "elementwise_cycles": (0.31, 0.3),
+    "vector_cycles": (0.31, 0.3),
     "rotation_cycles": (3.5, 0.4),
-    "near_bytes_a_cycle": (7.0, 0.15),
+    "near_kb_a_cycle": (7.0, 0.15),
     "step_kcycles": (0.16, 0.5),
 }
 """What all chips have in common: a first guess, and how far off it may be (as a logarithm)."""
@@ -204,19 +205,18 @@ class Fit:
         self.first, self.loose = np.array([prior[0] for prior in priors]), np.array([prior[1] for prior in priors])
 
     def constants(self, chip: str, values: np.ndarray) -> dict[str, float]:
-        """The constants of one chip's kernels, in the units of its file."""
+        """The constants of one chip's kernels, those that all chips have in common included."""
         found = dict(zip(self.names, map(float, values)))
         old, hbm = chip_of(target(chip)).kernel, chip_of(target(chip)).hbm_peak / 1e12
-        cycle = 1 / old["ghz"] / (2 if old["units"] > 4 else 1)  # both cores of v4 and v5p
+        cycle = 1 / old["ghz"] / old["cores"]
         own = {name: found[f"{name} {chip}"] for name in OWN}
         made = {name: found[name] for name in (*CLASSES, "restreamed")}
         made |= {name: own[name] for name in ("near_launch_us", "scalar_us", "efficiency", "gather_row_us")}
-        made |= {"launch_us": own["near_launch_us"] + own["hbm_us"], "vector_ns": found["elementwise_cycles"] * cycle}
+        made |= {"launch_us": own["near_launch_us"] + own["hbm_us"], "vector_ns": found["vector_cycles"] * cycle}
         made |= {"rotation_ns": found["rotation_cycles"] * cycle, "transcendental_ns": cycle}
-        made |= {"near_mb_per_us": found["near_bytes_a_cycle"] / cycle, "step_us": found["step_kcycles"] / old["ghz"]}
+        made |= {"near_mb_per_us": found["near_kb_a_cycle"] / cycle, "step_us": found["step_kcycles"] / old["ghz"]}
         made["mb_per_us"] = own["hbm"] * hbm
-        kept = {name: value for name, value in old.values.items() if name not in (*made, "cores", "one_core")}
-        return {**made, **kept}
+        return {**old.values, **made}
 
     def modelled(self, values: np.ndarray) -> np.ndarray:
         """Microseconds of every function: the same composition as ``Asked`` and ``busy``, for all kernels at once."""
@@ -274,15 +274,16 @@ _SHARED = f"{_FITTED}, of all chips together"
 _COUNTED = "not fitted: seen in modules compiled ahead of time"
 SOURCES = {
     **dict.fromkeys((*CLASSES, "restreamed"), _SHARED),
-    **dict.fromkeys(("vector_ns", "rotation_ns", "near_mb_per_us", "step_us"), f"{_SHARED}, in cycles of the clock"),
+    **dict.fromkeys(
+        ("vector_cycles", "rotation_cycles", "near_kb_a_cycle", "step_kcycles"), f"{_SHARED}, in cycles of the clock"
+    ),
     **dict.fromkeys(("near_launch_us", "launch_us", "scalar_us", "efficiency", "gather_row_us"), _FITTED),
     "mb_per_us": f"{_FITTED}: one share of HBM's peak",
-    "transcendental_ns": "not fitted: one operation of the transcendental unit a cycle and core at the published clock",
-    **dict.fromkeys(("side", "units"), "not fitted: published, as in [matrix]"),
-    "rows_per_cycle": "not fitted: the published peak over units, multipliers and clock",
+    "transcendental_cycles": "not fitted: one operation of the transcendental unit a cycle and core",
     "ghz": "not fitted: the published clock",
+    "cores": "not fitted: published: TensorCores that are one device",
     "fill_rows": "not fitted: chosen on measured products, a share of a side",
-    "common_mb_per_us": "not fitted: measured reductions only say that it is at least this; 0: this chip has none",
+    "common_mb_per_us": "not fitted: measured reductions only say that it is at least this",
     "gather_element_us": "read off one public time of v6e: 32,768 elements taken along an axis",
     "call_us": "what a call costs beyond its kernels: the one constant read off whole models, gpt2_measured.csv",
     "near_result_mb": f"{_COUNTED}: the largest result that gpt2 keeps near the core; others keep larger ones",
@@ -293,12 +294,21 @@ SOURCES = {
 def write_chip(chip: str, values: Mapping[str, float], errors: np.ndarray, fitted: int, largest: float) -> None:
     """Put ``[time.kernel]`` into the chip's file; ``errors``: of the functions held back; ``largest``: megabytes."""
     on = f"{fitted} whole functions; the error is of {len(errors)} others"
-    plain = {name: float(f"{value:.4g}") for name, value in values.items()}
+    own = tomllib.loads(file_of(chip).read_text())["time"]["kernel"]
+    plain = {
+        name: float(f"{values[name]:.4g}") for name, old in own.items() if isinstance(old, float) and name != "error"
+    }
     seen = replace(SEEN, ranges={"megabytes": (0.0, largest)})
     constants = TimeConstants(MappingProxyType(plain), on, float(f"{np.mean(errors):.3g}"), seen)
-    text = section_text("kernel", constants, f"{_FITTED}: {on}", SOURCES)
-    with resources.as_file(resources.files("tilewright.targets") / "data" / f"{chip}.toml") as path:
-        write(path, {"kernel": text})
+    write(file_of(chip), {"kernel": section_text("kernel", constants, f"{_FITTED}: {on}", SOURCES)})
+
+
+def write_common(found: Mapping[str, float]) -> None:
+    """Put what all chips have in common of ``[time.kernel]`` into its file; what is not fitted stays as it is."""
+    path = Path(str(resources.files("tilewright.targets") / TIME))
+    values = {name: found.get(name, old) for name, old in common_time()[0]["kernel"].values.items()}
+    constants = TimeConstants(MappingProxyType({name: float(f"{value:.4g}") for name, value in values.items()}))
+    write(path, {"kernel": section_text("kernel", constants, _SHARED, SOURCES)})
 
 
 def main() -> None:
@@ -324,6 +334,7 @@ def main() -> None:
     print(table([row for row in rows if row.held_back and row.as_timed], errors[held & alike]))
     print({name: float(f"{value:.3g}") for name, value in zip(fit.names, half)})
     if options.write:
+        write_common(dict(zip(fit.names, half)))
         for chip in sorted({*fit.chips} - FEW):
             of_chip = np.array([row.chip == chip for row in rows])
             largest = max(float(row.kernels[:, COLUMNS.index("far")].max()) for row in rows if row.chip == chip)

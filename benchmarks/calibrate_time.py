@@ -3,18 +3,19 @@
     python benchmarks/calibrate_time.py [--write | --docs docs/time.md]
     python benchmarks/calibrate_time.py --csv FILE --chip NAME [--write]
 
-Fits all kinds together, on 60 % of the rows of each (seeded), from the constants that stand in the chip's file; limits
-are not fitted.
+Fits all kinds of all chips together, on 60 % of the rows of each (seeded), from the constants that stand in their
+files: what an operation asks of any chip (``tpu_time.toml``), and what a chip takes for it (its own file). Limits are
+not fitted.
 
 Prints, per kind of operation: the error on the rows of the fit and on those left out, the error where whole families of
 shapes are left out, and three baselines: a constant, a curve over the size, and boosted trees on layout features.
-``--write`` puts the constants into the chip's TOML file ([time.alone]), and beside them a section for each kind with
-the rows that were fitted and the error seen. ``--docs`` fits none anew but writes the page of tables, of the constants
+``--write`` puts the constants into these files ([time.alone]), and into a chip's a section for each kind with the rows
+that were fitted and the error seen. ``--docs`` fits none anew but writes the page of tables, of the constants
 that stand in the files.
 
 ``--csv``: measurements of your own, columns ``op,d0,d1,d2,kernel_us`` (products: rows, columns, depth; batched ones
-with a further column ``b``). ``--chip``: a chip by name, or a TOML file that describes it. Kinds without rows keep the
-constants they have.
+with a further column ``b``). ``--chip``: a chip by name, or a TOML file that describes it. What all chips have in
+common is not fitted then, and kinds without rows keep the constants they have.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ import argparse
 import json
 import os
 import re
+import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from types import MappingProxyType
@@ -44,7 +46,7 @@ from tilewright.hlo.timing.chip import Chip, chip_of
 from tilewright.hlo.timing.row import Run, types_of
 from tilewright.hlo.timing.tiles import Tiles
 from tilewright.targets import Target, TimeConstants, target
-from tilewright.targets.chips import Seen
+from tilewright.targets.chips import TIME, Seen, common_time
 
 SECTIONS = {
     "stream": ("exponential", "transpose"),
@@ -70,15 +72,15 @@ SOFT = 0.06
 
 _SEEN = "not fitted: seen in modules compiled ahead of time, the size from which the compiler works in windows"
 FIXED = {
-    **dict.fromkeys(("window_mb", "broadcast_window_mb", "join_window_mb", "sum_window_mb", "near_window_mb"), _SEEN),
+    "window_mb": _SEEN,
+    "small_window_mb": f"{_SEEN} that joins or sums what passes HBM",
     "copy_window_mb": "not fitted: the size from which measured copies begin to overlap reading and writing",
+    "efficiency": "not fitted: the share of the matrix unit's peak that large square products timed in public reach",
     "resident_mb": "not fitted: the largest argument that modules compiled ahead of time bring in between calls; on v4 "
     "the common memory",
-    "efficiency": "not fitted: the share of the matrix unit's peak that large square products timed in public reach",
-    "few_tiles": "not fitted: tiles below which the few-row way is taken, read off the measured rows",
 }
 """Constants that are no matter of fitting, and where they are from."""
-_NOT_THERE = "0: this chip has none"
+_NOT_THERE = "0: a chip that has some says so"
 PEAK = 0.93
 """The most of HBM's peak that a rate of reading and writing may be fitted to."""
 
@@ -123,6 +125,41 @@ def training_families(rows: Sequence[Row]) -> np.ndarray:
     return np.array([chosen[row.measured.family] for row in rows])
 
 
+@dataclass(frozen=True)
+class Given:
+    """A chip and its measured rows by operation, which of them are fitted, and which where families are left out.
+
+    ``own``: the constants that its file has for itself; without such a section all that not all chips have in common.
+    """
+
+    chip: Chip
+    own: frozenset[str]
+    rows: Mapping[str, list[Row]]
+    trains: Mapping[str, np.ndarray]
+    families: Mapping[str, np.ndarray]
+
+    @classmethod
+    def of(cls, name: str, measurements: Mapping[str, Sequence[Measured]]) -> Given:
+        """The rows of the kinds whose errors the chip's file has a section for."""
+        machine, there = target(name), tomllib.loads(file_of(name).read_text()).get("time", {}).get("alone", {})
+        chip = chip_of(machine)
+        own = (
+            chip["alone"].values.keys() & there.keys() or chip["alone"].values.keys() - common_time()[0]["alone"].values
+        )
+        operations = [
+            op for name, of in SECTIONS.items() if name in chip.mechanisms for op in of if measurements.get(op)
+        ]
+        rows = {operation: rows_of(machine, measurements[operation]) for operation in operations}
+        trains = {operation: training(len(of)) for operation, of in rows.items()}
+        return cls(
+            chip, frozenset(own), rows, trains, {operation: training_families(of) for operation, of in rows.items()}
+        )
+
+    def chosen(self, masks: Mapping[str, np.ndarray]) -> list[Row]:
+        """The rows of all operations that are to be fitted."""
+        return [row for operation in self.rows for row, taken in zip(self.rows[operation], masks[operation]) if taken]
+
+
 class _Noting(TimeConstants):
     """Constants that note which of them are read, in ``fitted_on``'s place: a set of names."""
 
@@ -132,54 +169,69 @@ class _Noting(TimeConstants):
 
 
 class Fit:
-    """The constants of operations alone on one chip as the logarithms of those that rows decide, and what rows miss by.
+    """The constants of operations alone, as the logarithms of those that rows decide, and what the rows miss by.
 
-    A row depends on the few constants that its price reads, and only these are moved to see how.
+    ``names``: (chip, constant), the chip "" for what all chips have in common, which is fitted unless ``alone`` it is
+    one chip that is. A row depends on the few constants that its price reads, and only these are moved to see how.
     """
 
-    def __init__(self, chip: Chip, rows: Sequence[Row]) -> None:
-        self.chip, self.rows = chip, rows
-        start, read = chip["alone"], self.readers(chip["alone"])
-        self.names = [name for name, value in start.values.items() if name in read.keys() - FIXED.keys() and value > 0]
-        self.first = np.log([start[name] for name in self.names])
-        self.logs = np.log([row.measured.microseconds for row in rows])
-        rates = ("stream_mb_per_us", "result_mb_per_us")
-        most = np.log(PEAK * chip.hbm_peak / 1e12)
-        self.high = np.array([most if name in rates else value + 5 for name, value in zip(self.names, self.first)])
+    def __init__(self, given: Sequence[Given], families: bool = False, alone: bool = False) -> None:
+        self.chips = [each.chip for each in given]
+        self.rows = [each.chosen(each.families if families else each.trains) for each in given]
+        self.names = list[tuple[str, str]]()
+        first = list[float]()
+        for each, of in zip(given, self.rows):
+            chip, read = each.chip, self._readers(each.chip, of, each.chip["alone"])
+            for name, value in chip["alone"].values.items():
+                key = (chip.name if name in each.own else ""), name
+                if name in read.keys() - FIXED.keys() and value > 0 and key not in self.names and (key[0] or not alone):
+                    self.names.append(key)
+                    first.append(value)
+        self.first = np.log(first)
+        self.logs = np.log([row.measured.microseconds for of in self.rows for row in of])
+        most = {chip.name: np.log(PEAK * chip.hbm_peak / 1e12) for chip in self.chips}
+        rates = [most.get(key[0]) if key[1] == "stream_mb_per_us" else None for key in self.names]
+        self.high = np.array([value + 5 if rate is None else rate for rate, value in zip(rates, self.first)])
 
-    def readers(self, constants: TimeConstants) -> dict[str, list[int]]:
-        """The numbers of the rows that read each constant."""
+    def _readers(self, chip: Chip, rows: Sequence[Row], constants: TimeConstants) -> dict[str, list[int]]:
+        """The numbers of a chip's rows that read each constant."""
         found: dict[str, list[int]] = {}
-        for number, row in enumerate(self.rows):
+        for number, row in enumerate(rows):
             read = set[str]()
-            row.microseconds({**self.chip.mechanisms, "alone": _Noting(constants.values, read)})  # type: ignore[arg-type]
+            row.microseconds({**chip.mechanisms, "alone": _Noting(constants.values, read)})  # type: ignore[arg-type]
             for name in read:
                 found.setdefault(name, []).append(number)
         return found
 
-    def constants(self, values: np.ndarray, digits: int = 0) -> TimeConstants:
-        """The section under other logarithms; ``digits``: rounded to so many."""
-        found = dict(zip(self.names, map(float, np.exp(values))))
+    def constants(self, values: np.ndarray, chip: Chip, digits: int = 0) -> TimeConstants:
+        """A chip's section under other logarithms; ``digits``: rounded to so many."""
+        pairs = sorted(zip(self.names, values))  # what is of all chips first, a chip's own over it
+        found = {name: float(np.exp(value)) for (of, name), value in pairs if of in ("", chip.name)}
         if digits:
             found = {name: float(f"{value:.{digits}g}") for name, value in found.items()}
-        return TimeConstants(MappingProxyType({**self.chip["alone"].values, **found}))
+        return TimeConstants(MappingProxyType({**chip["alone"].values, **found}))
 
     def misses(self, values: np.ndarray) -> np.ndarray:
         """Logarithms of modelled over measured times."""
-        now = {**self.chip.mechanisms, "alone": self.constants(values)}
-        return np.log([row.microseconds(now) for row in self.rows]) - self.logs
+        found = list[float]()
+        for chip, rows in zip(self.chips, self.rows):
+            now = {**chip.mechanisms, "alone": self.constants(values, chip)}
+            found += [row.microseconds(now) for row in rows]
+        return np.log(found) - self.logs
 
     def slopes(self, values: np.ndarray, step: float = 1e-4) -> np.ndarray:
         """How the misses of every row change with every logarithm."""
-        table, before = np.zeros((len(self.rows), len(values))), self.misses(values)
-        readers = self.readers(self.constants(values))
-        for column, name in enumerate(self.names):
-            moved = values.copy()
-            moved[column] += step
-            now = {**self.chip.mechanisms, "alone": self.constants(moved)}
-            for number in readers.get(name, ()):
-                miss = np.log(self.rows[number].microseconds(now)) - self.logs[number]
-                table[number, column] = (miss - before[number]) / step
+        table, before, begin = np.zeros((len(self.logs), len(values))), self.misses(values) + self.logs, 0
+        for chip, rows in zip(self.chips, self.rows):
+            readers = self._readers(chip, rows, self.constants(values, chip))
+            for column, (of, name) in enumerate(self.names):
+                moved = values.copy()
+                moved[column] += step
+                now = {**chip.mechanisms, "alone": self.constants(moved, chip)}
+                for number in readers.get(name, ()) if of in ("", chip.name) else ():
+                    later = np.log(rows[number].microseconds(now))
+                    table[begin + number, column] = (later - before[begin + number]) / step
+            begin += len(rows)
         return table
 
     def best(self, start: np.ndarray) -> np.ndarray:
@@ -191,15 +243,16 @@ class Fit:
         )
         return answer.x  # type: ignore[no-any-return]
 
-    def fitted(self) -> TimeConstants:
-        """The constants that fit best, five digits; those that stand where none are better by a thousandth."""
+    def fitted(self) -> list[TimeConstants]:
+        """Each chip's constants that fit best, five digits; those that stand where none are better by a thousandth."""
         found = self.best(self.first)
         better = cost(self.misses(found)) < 0.999 * cost(self.misses(self.first))
-        return self.constants(found, 5) if better else self.chip["alone"]
+        return [self.constants(found, chip, 5) if better else chip["alone"] for chip in self.chips]
 
-    def fitted_anew(self) -> TimeConstants:
+    def fitted_anew(self) -> list[TimeConstants]:
         """The same, begun at one digit of every constant: a start that knows little of rows another fit has seen."""
-        return self.constants(self.best(np.log([float(f"{value:.1g}") for value in np.exp(self.first)])))
+        found = self.best(np.log([float(f"{value:.1g}") for value in np.exp(self.first)]))
+        return [self.constants(found, chip) for chip in self.chips]
 
 
 def cost(misses: np.ndarray) -> float:
@@ -362,60 +415,59 @@ def write(path: Path, sections: Mapping[str, str]) -> None:
     path.write_text(text.rstrip("\n") + "\n")
 
 
-def fit_chip(
-    machine: Target, measurements: Mapping[str, Sequence[Measured]], origin: str, anew: bool = True
+def fit_all(given: Sequence[Given], anew: bool, alone: bool) -> tuple[list[TimeConstants], list[TimeConstants]]:
+    """The constants of each chip, and those where families are left out. ``anew``: fit, do not only judge."""
+    fitting = Fit(given, alone=alone)
+    if len(fitting.logs) < 2 * len(fitting.names):
+        print(f"note: {len(fitting.logs)} rows to fit {len(fitting.names)} constants on: few")
+    constants = fitting.fitted() if anew else [chip["alone"] for chip in fitting.chips]
+    return constants, Fit(given, families=True, alone=alone).fitted_anew()
+
+
+def judged(
+    given: Given, constants: TimeConstants, without_families: TimeConstants, origin: str
 ) -> tuple[dict[str, str], list[Kind]]:
-    """TOML texts of a chip's sections, and the errors of its kinds.
-
-    All kinds are fitted together, on their training rows. ``anew``: fit, do not only judge.
-    """
-    chip = chip_of(machine)
-    kinds = {
-        name: [op for op in SECTIONS[name] if measurements.get(op)] for name in SECTIONS if name in chip.mechanisms
-    }
-    kinds = {name: operations for name, operations in kinds.items() if operations}
-    rows = {operation: rows_of(machine, measurements[operation]) for of in kinds.values() for operation in of}
-    trains = {operation: training(len(of)) for operation, of in rows.items()}
-    families = {operation: training_families(of) for operation, of in rows.items()}
-
-    def fit(chosen: Mapping[str, np.ndarray]) -> Fit:
-        return Fit(chip, [row for name in rows for row, taken in zip(rows[name], chosen[name]) if taken])
-
-    fitting = fit(trains)
-    count = sum(map(len, rows.values()))
-    if count < 3 * len(fitting.names):
-        print(f"note: {count} rows for {len(fitting.names)} constants: few")
-    constants = fitting.fitted() if anew else chip["alone"]
-    without_families = fit(families).fitted_anew()
-    found, texts = [], dict[str, str]()
-    mechanisms = {**chip.mechanisms, "alone": constants}
+    """TOML texts of a chip's sections, and the errors of its kinds."""
+    chip, rows, texts, found = given.chip, given.rows, dict[str, str](), []
+    mechanisms, count = {**chip.mechanisms, "alone": constants}, sum(map(len, rows.values()))
     source = f"fitted by benchmarks/calibrate_time.py on {origin}, 60 % of {count} rows, seed {SEED}"
+    own = {name: value for name, value in constants.values.items() if name in given.own}
     on = f"{', '.join(rows)}: 60 % of {count} rows"
-    sources = {**FIXED, **{name: _NOT_THERE for name, value in constants.values.items() if not value}}
-    texts["alone"] = section_text("alone", replace(constants, fitted_on=on, error=0.0, seen=None), source, sources)
-    for section, operations in kinds.items():
-        held = []
+    texts["alone"] = section_text("alone", TimeConstants(MappingProxyType(own), on), source, FIXED)
+    for section, of in SECTIONS.items():
+        operations, held = [operation for operation in of if operation in rows], []
         for operation in operations:
-            of, train, family = rows[operation], trains[operation], families[operation]
-            off, left_out = errors(chip, constants, of), errors(chip, without_families, of)[~family]
+            train, family = given.trains[operation], given.families[operation]
+            off = errors(chip, constants, rows[operation])
+            left_out = errors(chip, without_families, rows[operation])[~family]
             held.append(off[~train])
             found.append(
                 Kind(
-                    *(machine.name, operation, len(of), mean(off[train]), mean(off[~train])),
+                    *(chip.name, operation, len(train), mean(off[train]), mean(off[~train])),
                     *(100 * float(np.median(np.abs(off[~train]))), mean(left_out)),
-                    *baselines(of, train),
+                    *baselines(rows[operation], train),
                 )
             )
             print(found[-1].line(), flush=True)
+        if not operations:
+            continue
         seen = seen_of(section, mechanisms, [row for operation in operations for row in rows[operation]])
         on = f"{', '.join(operations)}: 60 % of {sum(len(rows[operation]) for operation in operations)} rows"
-        error = float(f"{mean(np.concatenate(held)) / 100:.3g}")
-        kind = TimeConstants(MappingProxyType({}), on, error, seen)
+        kind = TimeConstants(MappingProxyType({}), on, float(f"{mean(np.concatenate(held)) / 100:.3g}"), seen)
         texts[section] = section_text(section, kind, f"{source}; the error is of the others", {})
-    if not machine.time:
+    if not chip.machine.time:
         for section in chip.mechanisms.keys() - texts.keys():
             texts[section] = section_text(section, chip[section], chip.note, {})
     return texts, found
+
+
+def common_text(constants: TimeConstants, chips: Sequence[str]) -> str:
+    """The section of what all chips have in common."""
+    names = common_time()[0]["alone"].values
+    values = MappingProxyType({name: constants[name] if value else value for name, value in names.items()})
+    source = f"fitted by benchmarks/calibrate_time.py on the rows of {' and '.join(chips)} together"
+    sources = {**FIXED, **{name: _NOT_THERE for name, value in values.items() if not value}}
+    return section_text("alone", TimeConstants(values), source, sources)
 
 
 def file_of(chip: str) -> Path:
@@ -445,19 +497,23 @@ def main() -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Fit or judge every chip that is asked for, and write what is asked for."""
     print(HEAD)
-    kinds: list[Kind] = []
-    for name in [arguments.chip] if arguments.chip else CHIPS:
-        machine = target(name)
-        if arguments.csv:
-            measurements, origin = measured_times.of_your_own(arguments.csv, machine.name), arguments.csv.name
-        else:
-            measurements = {operation: measured_times.measured(name, operation) for operation in BARS}
-            origin = "benchmarks/data/tpu_measured"
-        texts, errors_seen = fit_chip(machine, measurements, origin, not arguments.docs)
+    kinds, names = list[Kind](), [arguments.chip] if arguments.csv else CHIPS
+    if arguments.csv:
+        own, origin = measured_times.of_your_own(arguments.csv, target(arguments.chip).name), arguments.csv.name
+        given = [Given.of(arguments.chip, own)]
+    else:
+        origin = "benchmarks/data/tpu_measured"
+        measured = [{op: measured_times.measured(name, op) for op in BARS} for name in names]
+        given = [Given.of(name, rows) for name, rows in zip(names, measured)]
+    constants, without_families = fit_all(given, not arguments.docs, alone=bool(arguments.csv))
+    for name, each, found, left_out in zip(names, given, constants, without_families):
+        texts, errors_seen = judged(each, found, left_out, origin)
         kinds += errors_seen
         if arguments.write:
             write(file_of(name), texts)
             print(f"wrote [time.*] of {file_of(name)}: {', '.join(texts)}")
+    if arguments.write and not arguments.csv:
+        write(Path(str(resources.files("tilewright.targets") / TIME)), {"alone": common_text(constants[0], names)})
     if arguments.docs:
         arguments.docs.write_text(page(kinds))
         print(f"wrote {arguments.docs}")

@@ -7,7 +7,9 @@ import platform
 import re
 import tempfile
 import time
+import tomllib
 from collections.abc import Sequence
+from importlib import resources
 from itertools import combinations
 from pathlib import Path
 from types import ModuleType
@@ -20,6 +22,7 @@ from measured_times import CHIPS, OPERATIONS, Gpt2, Measured, training
 
 from tilewright.hlo import estimate, load
 from tilewright.targets import target, target_names
+from tilewright.targets.chips import common_time
 
 ROOT = Path(__file__).resolve().parent.parent
 DIFFERS = 1.05
@@ -177,8 +180,10 @@ measured processor seconds of one thread. Bars: 1 s and 8 s, reading the text in
 
 ## Which constants are fitted, and on what
 
-Every constant stands in the chip's TOML file with its source: `./run tilewright targets tpu-v6e` prints them. *other*
-constants are published or counted, or were seen in modules that the compiler made ahead of time. Operations alone in a
+What a chip takes for a thing stands in its TOML file ({own}); what an operation asks
+of any chip, such as how many operations of the vector unit an exponential is, in one file for all (`tpu_time.toml`),
+much of it in cycles of a core. Each constant has its source there, `./run tilewright targets tpu-v6e` prints them: most
+are fitted, others published, counted, or seen in modules that the compiler made ahead of time. Operations alone in a
 program have theirs in `time.alone`; the sections of their kinds hold no constants, but what was fitted and seen.
 *seen*: megabytes of the operations whose errors are stated; `[time.SECTION.seen]` has their types, bounds, flops and
 depths.
@@ -249,9 +254,9 @@ gemm,1024,1024,4096,15.2
 ./run python benchmarks/calibrate_time.py --csv mine.csv --chip tpu-v5e --write
 ```
 
-fits the constants that these operations depend on, on 60 % of the rows, prints the errors on the others, and writes the
-constants into the chip's file (`--chip my_chip.toml` for a chip described by a file of your own). What no row says
-anything of keeps its value. Take at least three rows for each constant, over the sizes you care for.
+fits the chip's own constants that these operations depend on, on 60 % of the rows, prints the errors on the others,
+and writes them into the chip's file (`--chip my_chip.toml` for a chip described by a file of your own). What no row
+says anything of keeps its value. Take at least three rows for each constant, over the sizes you care for.
 
 ## What is not calibrated
 
@@ -279,6 +284,7 @@ def page(kinds: Sequence[Any]) -> str:
         machine=f"{platform.machine()}, Python {platform.python_version()}, beside other work",
         speed=_speed(),
         constants=_constants(),
+        own=", ".join(f"{len(own_constants(chip))} constants of {chip}" for chip in CHIPS),
         kernel=_kernel(),
         others=", ".join(others),
         operations=", ".join(OPERATIONS),
@@ -458,18 +464,26 @@ def _speed() -> str:
     return _table(("operations", "with fused ones", "reading s", "estimate s", "together s"), rows, 0)
 
 
+def own_constants(chip: str, section: str = "") -> list[str]:
+    """The constants of time that a chip has for itself, in one section of its file or in all."""
+    text = (resources.files("tilewright.targets") / "data" / f"{chip}.toml").read_text(encoding="utf-8")
+    tables = tomllib.loads(text).get("time", {})
+    chosen = [tables[name] for name in tables if not section or name == section]
+    return [key for of in chosen for key, value in of.items() if isinstance(value, float | int) and key != "error"]
+
+
 def _constants() -> str:
     rows = []
     for chip in CHIPS:
         machine = target(chip)
         for name, constants in machine.time.items():
-            own = [key for key in constants.values if f"time.{name}.{key}" in machine.sources]
-            free = len(constants.values) - len(own)
+            own = own_constants(chip, name)
+            common = common_time()[0][name].values if name in common_time()[0] else ()
             low, high = constants.seen.ranges["megabytes"] if constants.seen else (0, 0)
-            counts = (free, len(own)) if constants.values else ("", "")
+            counts = (len(own) or "", len(common) or "") if constants.values else ("", "")
             seen = f"{low:.2g} to {high:,.0f}" if constants.seen else ""
             rows.append((chip, f"`time.{name}`", constants.fitted_on, *counts, seen))
-    return _table(("chip", "section", "fitted on", "fitted", "other", "seen MB"), rows, 3)
+    return _table(("chip", "section", "fitted on", "its own", "of all chips", "seen MB"), rows, 3)
 
 
 def _kernel() -> str:

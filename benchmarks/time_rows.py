@@ -1,12 +1,13 @@
 """How far off modelled times are on thousands of functions that were timed: rows, tables of docs/time.md, pictures.
 
-    python benchmarks/time_rows.py ROWS.jsonl.gz FOLDER... [--docs docs/time.md]
+    python benchmarks/time_rows.py ROWS.jsonl.gz FOLDER... [--docs docs/time.md] [--write]
 
 ROWS holds a JSON object a line (``id``, ``chip``, ``op``, ``ms``: the profiler's device time; ``peak_mb``); the folders
 ``ID.mlir`` (StableHLO), ``ID.hlo`` (the module that a TPU compiler made ahead of time) and ``ID.mem.json`` of what is
 to be priced. The results stand in ``benchmarks/data/time_rows.csv``. Without ROWS the page and the pictures are made of
-the results that stand there. With ``--pairs`` the advice of one kernel for an attention or a loss is held to the pairs
-that were timed: the function as XLA makes it, and the quickest kernel of the same arguments.
+the results that stand there. ``--write`` states the errors in the files of the chips. With ``--pairs`` the advice of
+one kernel for an attention or a loss is held to the pairs that were timed: the function as XLA makes it, and the
+quickest kernel of the same arguments.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from tilewright.render.drawing import Drawing
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "data" / "time_rows.csv"
+TARGETS = ROOT / "src" / "tilewright" / "targets"
 PICTURES = ROOT / "docs" / "pictures"
 CHIPS = ("tpu-v5e", "tpu-v5p", "tpu-v6e", "tpu-7x")
 SIDES = {"source": "mlir", "dump": "hlo"}
@@ -241,6 +243,29 @@ def drawing(chip: str, results: Sequence[Result]) -> str:
     return f"{picture.svg()}\n"
 
 
+def seen_errors(results: Sequence[Result]) -> Iterator[tuple[Path, str, float, str]]:
+    """(file, section of time, mean error as a share, what it is of): of each chip's functions from source or from
+    modules, whichever is larger, and of the kernels of all chips.
+    """
+    for chip in CHIPS:
+        sides = [[each for each in held(results, side) if each.chip == chip] for side in SIDES]
+        some = max(sides, key=lambda some: mean(each.error for each in some))
+        yield TARGETS / "data" / f"{chip}.toml", "kernel", *_stated(some)
+    yield TARGETS / "tpu_time.toml", "pallas", *_stated(held(results, "source", kernels=True))
+
+
+def _stated(some: Sequence[Result]) -> tuple[float, str]:
+    error = float(f"{mean(each.error for each in some) / 100:.3g}")
+    return error, f"the error is of {len(some)} others, from {'source' if some[0].side == 'source' else 'modules'}"
+
+
+def state_errors(results: Sequence[Result]) -> None:
+    """Put the errors into the files that have such a section."""
+    for path, section, error, of in seen_errors(results):
+        stated = re.compile(rf'(\[time\.{section}\]\n(?:[^\[].*\n)*?fitted_on = "[^";]*; )[^"]*"\nerror = .*\n')
+        path.write_text(stated.sub(lambda match: f'{match[1]}{of}"\nerror = {error}\n', path.read_text()))  # noqa: B023
+
+
 def pairs(rows: Path, folders: Sequence[Path]) -> Iterator[str]:
     """Of each op that was timed as XLA makes it and as kernels: where one kernel is advised, and what that is worth."""
     best: dict[tuple[str, str, str], dict[str, Any]] = {}
@@ -281,6 +306,7 @@ def main() -> None:
     parser.add_argument("rows", type=Path, nargs="*", help="ROWS.jsonl.gz, then the folders of programs")
     parser.add_argument("--docs", type=Path, help="put the tables into this page, and draw the pictures")
     parser.add_argument("--pairs", action="store_true", help="hold the advice of one kernel to pairs that were timed")
+    parser.add_argument("--write", action="store_true", help="state the errors in the files of the chips")
     options = parser.parse_args()
     if options.pairs:
         print("\n".join(pairs(options.rows[0], options.rows[1:])))
@@ -289,6 +315,8 @@ def main() -> None:
         written(computed(options.rows[0], options.rows[1:]))
     results = stored()
     print("\n".join(kinds(results)))
+    if options.write:
+        state_errors(results)
     if options.docs:
         before, _, after = options.docs.read_text().partition(BEGIN)
         options.docs.write_text(before + section(results) + after.partition(END)[2])

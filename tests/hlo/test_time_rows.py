@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import sys
+import tomllib
 
 import pytest
 
@@ -65,3 +66,12 @@ def test_every_function_far_off_has_a_reason(results):
         worst = time_rows.worst(results, kernels)
         assert len(worst) == time_rows.WORST
         assert all(time_rows.why(each) for each in worst)
+
+
+def test_the_errors_that_rows_are_told_are_those_of_the_results(results):
+    for path, section, error, of in time_rows.seen_errors(results):
+        told = tomllib.loads(path.read_text()).get("time", {}).get(section)
+        if path.stem == "tpu-v5e":  # of which one operation alone was timed
+            assert told is None
+        else:
+            assert (told["error"], told["fitted_on"].partition("; ")[2]) == (error, of)

@@ -180,6 +180,7 @@ def test_every_constant_says_where_it_is_from(chip):
             assert own or name in ("sparse", "pallas") or "fitted by benchmarks/calibrate_time.py" in whole
             fixed = constant in calibrate_time.FIXED or constants[constant] == 0
             assert name != "alone" or bool(own) == fixed
+    assert len(time_page.own_constants(chip)) <= 30
     assert machine.time["kernel"]["side"] == machine.matrix.rows
     assert machine.time["kernel"]["units"] == machine.matrix.units
 
@@ -211,18 +212,18 @@ def test_kernels_are_fitted_with_what_the_model_computes(chip):
 
 def test_fitting_again_finds_the_same_constants():
     """No constant, moved by itself either way, meets the rows of the fit better; and what is off is found back."""
-    rows = []
-    for operation in measured_times.OPERATIONS:
-        of = calibrate_time.rows_of(target("tpu-v6e"), measured_times.measured("tpu-v6e", operation))
-        rows += [row for row, taken in zip(of, calibrate_time.training(len(of))) if taken]
-    fit = calibrate_time.Fit(chip_of(target("tpu-v6e")), rows)
+    given = [
+        calibrate_time.Given.of(chip, {op: measured_times.measured(chip, op) for op in calibrate_time.BARS})
+        for chip in CHIPS
+    ]
+    fit = calibrate_time.Fit(given)
     misses, slopes = fit.misses(fit.first), fit.slopes(fit.first)
     best = calibrate_time.cost(misses)
     for column, name in enumerate(fit.names):
         for moved in (-0.05, 0.05):
             at_most = fit.first[column] + moved > fit.high[column]
             assert at_most or calibrate_time.cost(misses + moved * slopes[:, column]) > 0.999 * best, name
-    assert set(fit.names).isdisjoint(calibrate_time.FIXED)
+    assert {name for _, name in fit.names}.isdisjoint(calibrate_time.FIXED)
 
 
 @pytest.mark.parametrize(
@@ -309,7 +310,7 @@ def made_up(chip, faster):
 
 def test_a_csv_of_your_own_fits_a_chip(tmp_path, monkeypatch, capsys):
     measurements, chip = tmp_path / "mine.csv", tmp_path / "mine.toml"
-    measurements.write_text(made_up("tpu-v5e", {"stream_mb_per_us": 0.7, "special_ns": 1.5}))
+    measurements.write_text(made_up("tpu-v5e", {"stream_mb_per_us": 0.7, "op_ns": 1.5}))
     chip.write_text(calibrate_time.file_of("tpu-v5e").read_text())
     monkeypatch.setattr(sys, "argv", ["calibrate_time.py", "--csv", str(measurements), "--chip", str(chip), "--write"])
     monkeypatch.setattr(calibrate_time, "baselines", lambda *_: (1.0, 1.0, 1.0))
@@ -318,8 +319,8 @@ def test_a_csv_of_your_own_fits_a_chip(tmp_path, monkeypatch, capsys):
     before, after = chip_of(target("tpu-v5e")), target(str(chip))
     was, found = before["alone"], after.time["alone"]
     assert found["stream_mb_per_us"] == pytest.approx(was["stream_mb_per_us"] * 0.7, rel=0.03)
-    assert found["special_ns"] == pytest.approx(was["special_ns"] * 1.5, rel=0.1)
-    assert found["add_ns"] == pytest.approx(was["add_ns"], rel=1e-4)  # no row says anything of reductions
+    assert found["op_ns"] == pytest.approx(was["op_ns"] * 1.5, rel=0.1)
+    assert found["turn_ns"] == pytest.approx(was["turn_ns"], rel=1e-4)  # no row says anything of what turns registers
     assert after.time["stream"].fitted_on
     assert after.time["kernel"]["mb_per_us"] == before.kernel["mb_per_us"]  # kernels are fitted by themselves
     assert "mine.csv" in after.sources["time.alone"]

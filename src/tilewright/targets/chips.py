@@ -377,6 +377,59 @@ def _time(tables: Any, sources: dict[str, str]) -> Mapping[str, TimeConstants]:
     return MappingProxyType(mechanisms)
 
 
+TIME = "tpu_time.toml"
+"""What all TPUs have in common, beside this file: sections as a chip's, beneath those of the same name in its file."""
+
+
+def _over_common(
+    own: Mapping[str, TimeConstants], matrix: MatrixUnits | None, sources: dict[str, str]
+) -> Mapping[str, TimeConstants]:
+    """A TPU's sections of time over what all TPUs have in common."""
+    common, common_sources = common_time()
+    made = dict(own)
+    for name in own.keys() & common.keys():
+        chip, shared = own[name], common[name]
+        known = {key: (value, common_sources.get(f"time.{name}.{key}", "")) for key, value in shared.values.items()}
+        if name == "kernel":
+            known = _by_clock(known, chip, matrix)
+        sources |= {
+            f"time.{name}.{key}": source for key, (_, source) in known.items() if source and key not in chip.values
+        }
+        values = {key: value for key, (value, _) in known.items()} | {**chip.values}
+        fitted_on, error = chip.fitted_on or shared.fitted_on, chip.error or shared.error
+        made[name] = TimeConstants(MappingProxyType(values), fitted_on, error, chip.seen or shared.seen)
+    return MappingProxyType(made)
+
+
+def _by_clock(
+    known: Mapping[str, tuple[float, str]], chip: TimeConstants, matrix: MatrixUnits | None
+) -> dict[str, tuple[float, str]]:
+    """Constants in cycles of a core in what a chip of its clock takes, and the matrix unit's figures as published.
+
+    Of several ``cores`` that are one device each does its part, but one the steps of a grid (``_kcycles``).
+    """
+    if matrix is None or (lacking := {"ghz", "cores"} - chip.values.keys()):
+        raise UsageError(f"missing {', '.join(sorted(lacking)) if matrix else '[matrix]'}", where="time.kernel")
+    cycle = 1 / chip["ghz"] / chip["cores"]
+    units = {"_cycles": ("_ns", cycle), "_kb_a_cycle": ("_mb_per_us", 1 / cycle), "_kcycles": ("_us", 1 / chip["ghz"])}
+    made = {}
+    for key, (value, source) in known.items():
+        end = next((end for end in units if key.endswith(end)), "")
+        unit, factor = units.get(end, ("", 1.0))
+        made[key.removesuffix(end) + unit] = value * factor, source
+    rows = matrix.bf16_ops_per_second / (2e9 * chip["ghz"] * matrix.units * matrix.rows * matrix.columns)
+    figures = {"side": matrix.rows, "units": matrix.units, "rows_per_cycle": round(rows)}
+    return made | {key: (float(value), "not fitted: published, as in [matrix]") for key, value in figures.items()}
+
+
+@cache
+def common_time() -> tuple[Mapping[str, TimeConstants], Mapping[str, str]]:
+    """What all TPUs have in common of the sections ``[time.MECHANISM]``, and where each constant is from."""
+    sources: dict[str, str] = {}
+    text = (resources.files("tilewright.targets") / TIME).read_text(encoding="utf-8")
+    return _time(parse(text, "TOML", TIME)["time"], sources), sources
+
+
 def _seen(table: Any, where: str) -> Seen:
     """``[time.MECHANISM.seen]``: lists of texts ``types`` and ``bounds``; every other key a pair, least and largest."""
     ranges = dict(table_of(table, where))
@@ -424,6 +477,8 @@ def _target(value: Any, where: str) -> Target:
         raise UsageError(f"devices_per_chip = {devices} does not divide the chip's SparseCores", where=where)
     if "sparse" in units:
         units["sparse"] = replace(units["sparse"], devices_per_chip=devices)
+    if plain["family"] == "tpu":
+        time = _over_common(time, units.get("matrix"), sources)
     if table:
         raise UsageError(f"unknown section {next(iter(table))!r}", where=where)
     if plain["layout_rule"] in _TILE_RULES and "tiles" not in units:

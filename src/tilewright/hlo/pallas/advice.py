@@ -44,7 +44,7 @@ def advice(kernel: Kernel, whole: Pipeline | None, chip: Target) -> Iterator[str
         found.append((lanes, "fewer transposes, concatenations and gathers: they turn data across lanes"))
     matrix = whole.core_us()[0] * bounds.get("matrix", 0.0) / whole.us
     found += [((1 - filled) * matrix, words) for filled, words in _products(kernel, chip)]
-    cores = round(chip.time["pallas"]["cores"]) if "pallas" in chip.time else 1
+    cores = round(chip.time["kernel"]["cores"]) if "kernel" in chip.time else 1
     if cores > 1 and not any(word == "parallel" for word in kernel.semantics):
         words = f'dimension_semantics with "parallel" for a dim of the grid: one of {cores} cores works now'
         found.append((whole.us * (1 - 1 / cores), words))

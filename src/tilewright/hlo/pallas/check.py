@@ -287,7 +287,7 @@ def lowering_for(chip: Target) -> Any:
     kind = _DEVICE_KINDS.get(chip.name)
     if kind is None:
         return nullcontext()
-    cores = round(chip_of(chip)["pallas"]["cores"])
+    cores = round(chip_of(chip).kernel["cores"])
     device = jax.sharding.AbstractDevice(kind, cores, "tpu")
     return jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), (), abstract_device=device))
 

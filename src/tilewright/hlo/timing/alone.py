@@ -1,8 +1,9 @@
 """What an operation takes that is alone in a program: starts, streams and registers, counted from its tiles.
 
 Every kind says the same few things of its kernel: what starts (``launch_us``, ``hbm_us`` where its first bytes come
-from HBM, ``cross_us`` where it crosses lanes), what streams, what the registers take, and a second kernel where the
-compiler makes one. One composition prices them (``_passed``), with the constants of one section ([time.alone]).
+from HBM, ``cross_us`` where it crosses lanes), what streams, how many operations its registers take, and a second
+kernel where the compiler makes one. A chip says how long a start, a megabyte and a register's operation take; how many
+operations a register takes is the same for all chips ([time.alone] of both). One composition prices them (``_passed``).
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from tilewright.targets import TimeConstants
 
 WINDOW_TILES = 128
 """Tiles in a window of a long stream."""
-_ON_TILE = 0.3
-"""Share of a concatenation's work that is left where its seam falls on a tile's edge: nothing is shifted."""
 _SHORT = 0.5
 """Share of the time of a rotated piece that one of at most 32 lanes takes."""
+_ENDS = 3
+"""Drains that the work and the stream of a long product do not hide from each other, at most."""
 _ROW_MAJOR = (2, 1, 0)
 _MEASURED = DOTS | {"exponential", "transpose", "broadcast", "concatenate", "reduce", "reshape"}
 
@@ -91,16 +92,21 @@ def _passed(
 
     ``relayout``: microseconds of a kernel before or behind it.
     """
-    short = one[0] + fits * (one[1] + one[2])
-    long = many[0] + max(many[1:]) + c["not_hidden"] * min(many[1:])
-    starts, stream, compute = many if fits < 1 and long > short else (one[0], fits * one[1], fits * one[2])
-    whole = max(short, long) if fits < 1 else short
+    starts, stream, compute = one[0], fits * one[1], fits * one[2]
+    whole, long = starts + stream + compute, many[0] + max(many[1:]) + c["not_hidden"] * min(many[1:])
+    if fits < 1 and long > whole:
+        (starts, stream, compute), whole = many, long
     return _waits(whole + relayout, latency=starts, vector=compute, relayout=relayout, **{memory: stream})
 
 
 def _waits(microseconds: float, resident: float = 0.0, **parts: float) -> Run:
     """A run, bound by the longest of ``parts``; ``resident``: megabytes brought near the core between calls."""
     return Run(microseconds, max(parts, key=lambda unit: parts[unit]), resident=resident)
+
+
+def _us(tiles: float, ns: float) -> float:
+    """Microseconds for so many tiles at so many nanoseconds each."""
+    return tiles * ns / 1e3
 
 
 def _from_hbm(c: TimeConstants, megabytes: float) -> float:
@@ -115,19 +121,19 @@ def _copy(c: TimeConstants, megabytes: float, result: Tiles) -> Run:
     """
     if result.one_small_tile:
         return Run(c["one_tile_us"], "latency")
-    fits = min(1.0, c["window_mb" if result.tile[:1] == (2,) else "copy_window_mb"] / megabytes)
-    shuffle = result.count * c["shuffle_ns"] / 1e3 if result.small_tile else 0.0
-    one = _from_hbm(c, megabytes * fits), megabytes / c["stream_mb_per_us"], shuffle
-    return _passed(c, one, fits, (c["windows_us"], megabytes / c["stream_mb_per_us"], 0.0))
+    quarters, stream = result.tile[:1] == (2,), megabytes / c["stream_mb_per_us"]
+    fits = min(1.0, c["window_mb" if quarters else "copy_window_mb"] / megabytes)
+    one = _from_hbm(c, megabytes * fits), stream, _us(result.count, c["shuffle_ns"]) if result.small_tile else 0.0
+    return _passed(c, one, fits, (c["windows_us"], stream, 0.0))
 
 
 def _elementwise(c: TimeConstants, operands: Sequence[Tiles], result: Tiles) -> Run:
     """One elementwise operation (measured: exponential, of the transcendental unit)."""
     megabytes = sum(operand.megabytes for operand in operands) + result.megabytes
-    starts = _from_hbm(c, megabytes)
-    compute = result.count * c["special_ns"] / 1e3 * (c["small_special"] if result.small_tile else 1.0)
-    many = starts, megabytes / c["stream_mb_per_us"], result.count / WINDOW_TILES * c["window_us"]
-    return _passed(c, (starts, megabytes / c["stream_mb_per_us"], compute), min(1.0, c["window_mb"] / megabytes), many)
+    starts, stream = _from_hbm(c, megabytes), megabytes / c["stream_mb_per_us"]
+    one = starts, stream, _us(result.count, c["special_ops"] * c["op_ns"])
+    many = starts, stream, result.count / WINDOW_TILES * c["window_us"]
+    return _passed(c, one, min(1.0, c["window_mb"] / megabytes), many)
 
 
 def _broadcast(c: TimeConstants, operand: Tiles, result: Tiles, dim: int) -> Run:
@@ -138,22 +144,20 @@ def _broadcast(c: TimeConstants, operand: Tiles, result: Tiles, dim: int) -> Run
     """
     if result.shape[dim] == 1:
         return _copy(c, 2 * operand.megabytes, result)
-    starts, compute = c["launch_us"], result.count * c["repeat_ns"] / 1e3
+    starts, compute, relayout = c["launch_us"], _us(result.count, c["op_ns"]), 0.0
     if result.role(dim) == "lanes":
         starts += c["cross_us"]
-        compute += result.count / result.grid[-1] * c["chain_ns"] / 1e3
-    sublanes = result.tile[0] if result.tile else 8
-    at_once = {4: 1800.0, 2: 4000.0}.get(sublanes, c["broadcast_window_mb"] / REGISTER_MB)
-    windows = max(compute, result.count / WINDOW_TILES * c["window_us"])
-    relayout = 0.0
+        compute += _us(result.count / result.grid[-1], c["cross_ns"])
     if result.shape[0] > 1 and operand.order(dim) != result.order(dim):
-        relayout += c["order_us"] + operand.count * c["order_ns"] / 1e3
+        relayout += c["order_us"] + _us(operand.count, c["order_ops"] * c["op_ns"])
     if len(result.shape) == 3 and result.shape[0] == 1 and result.shape[2] > 128:
-        relayout += c["second_us"] + operand.count * (c["add_major_ns"] + c["sum_major_ns"]) / 1e3
+        relayout += c["second_us"] + _us(
+            operand.count, c["add_major_ops"] * c["op_ns"] + c["sum_major_shifts"] * c["shift_ns"]
+        )
+    one = starts, result.megabytes / c["stream_mb_per_us"] / c["write_share"], compute
+    windows = max(compute, result.count / WINDOW_TILES * c["window_us"])
     many = starts, result.megabytes / c["windows_write_mb_per_us"], windows
-    return _passed(
-        c, (starts, result.megabytes / c["write_mb_per_us"], compute), result.count <= at_once, many, relayout
-    )
+    return _passed(c, one, result.count * REGISTER_MB <= c["window_mb"], many, relayout)
 
 
 # Concatenations: operands stream into one result; a seam inside a tile shifts everything behind it.
@@ -163,37 +167,22 @@ def _concatenate(c: TimeConstants, operands: Sequence[Tiles], result: Tiles, dim
     """``operands`` joined along ``dim``; operands whose dims stand in another order are copied first."""
     if result.one_small_tile:
         return Run(c["one_tile_us"] + c["hbm_us"], "latency")
-    turned = [operand for operand in operands if _order_differs(operand, result)]
+    turned = [operand for operand in operands if _proper(operand, operand) != _proper(operand, result)]
     role = result.role(dim)
-    compute, lanes = result.count * c["turn_ns" if role == "sublanes" else "shift_ns"] / 1e3, role == "lanes"
-    if operands[0].shape[dim] % (128 if lanes else 8) == 0:
-        compute *= _ON_TILE
-    if lanes and result.small_tile:
-        compute *= c["small_shift"]
+    compute, lanes = _us(result.count, c["turn_ns" if role == "sublanes" else "shift_ns"]), role == "lanes"
     copied = sum(operand.megabytes for operand in turned)
     megabytes = sum(operand.megabytes for operand in operands) - copied + result.megabytes
     starts = _from_hbm(c, megabytes) + (c["cross_us"] if lanes else 0.0)
     windows = max(compute, result.count / WINDOW_TILES * c["window_us"] if result.small_tile else 0.0)
     relayout = len(turned) * c["second_us"] + 2 * copied / c["stream_mb_per_us"]
-    if any(_proper(operand, operand)[:1] != _proper(operand, result)[:1] for operand in turned):
-        relayout += sum(operand.count for operand in turned) * c["shift_ns"] / 1e3
     many = starts, megabytes / c["stream_mb_per_us"], windows
-    fits = min(1.0, c["join_window_mb"] / megabytes)
+    fits = min(1.0, c["small_window_mb"] / megabytes)
     return _passed(c, (starts, megabytes / c["join_mb_per_us"], compute), fits, many, relayout)
 
 
 def _proper(sizes: Tiles, order: Tiles) -> list[int]:
     """The dims of ``order``, minor first, along which ``sizes`` has more than one element."""
     return [d for d in order.minor_to_major if sizes.shape[d] > 1]
-
-
-def _order_differs(operand: Tiles, result: Tiles) -> bool:
-    if _proper(operand, operand) != _proper(operand, result):
-        return True
-    if len(result.shape) < 2:
-        return False
-    sublane, wanted = operand.minor_to_major[1], result.minor_to_major[1]
-    return sublane != wanted and operand.shape[sublane] > 1 and result.shape[wanted] > 1
 
 
 # Reductions over one dim: adds along lanes need rotations, adds along sublanes and tiles are chains of vector adds.
@@ -205,25 +194,26 @@ def _reduce(c: TimeConstants, operand: Tiles, result: Tiles, dim: int) -> Run:
     The operand is brought near the core between calls where it fits (``resident_mb``), and costs no HBM time. Where
     the result must be reshaped or turned afterwards a second kernel follows, and the operand is read from HBM.
     """
-    after = _kernel_after(operand, result, dim)
+    after, role = _kernel_after(operand, result, dim), operand.role(dim)
     prefetched = not after and operand.megabytes <= c["resident_mb"]
-    role = operand.role(dim)
-    windowed, depth, outputs, windows = _windows(c, operand, dim, prefetched)
-    each = max(c["add_major_ns" if role == "major" else "add_ns"], c["chain_ns"] / outputs)
+    windowed = operand.megabytes > c["window_mb" if prefetched else "small_window_mb"]
+    depth, outputs, windows = _windows(operand, role, windowed)
+    each = max((c["add_major_ops"] if role == "major" else 1.0) * c["op_ns"], c["cross_ns"] / outputs)
     if windowed and role == "lanes":
-        each = max(each, 3 * c["add_ns"])  # three rotations more
-    last = c["sum_window_ns" if windowed and role != "lanes" else f"sum_{role}_ns"]
-    compute = windows * outputs * (depth * each + last) / 1e3
-    starts, fits = c["launch_us"] + c["near_us"], float(not windowed)
+        each = max(each, 3 * c["op_ns"])  # three rotations more
+    if role == "lanes":
+        last = c["cross_ns"]
+    else:
+        last = 3 * c["cross_ns"] if windowed else c[f"sum_{role}_shifts"] * c["shift_ns"]
+    compute, starts = _us(windows * outputs, depth * each + last), c["launch_us"]
+    if operand.count > 1 or not prefetched:
+        starts += c["near_us"]
     if role == "lanes":
         starts += c["cross_us"] + (c["near_us"] if 1 in result.shape else 0.0)
     if prefetched:
-        starts = c["launch_us"] if operand.count == 1 else starts
-        near = operand.megabytes / c["common_mb_per_us"] if windowed and c["common_mb_per_us"] else 0.0
-        passes = starts, near, compute
-        return replace(_passed(c, passes, fits, passes, memory="vmem"), resident=operand.megabytes)
+        return replace(_passed(c, (starts, 0.0, compute), memory="vmem"), resident=operand.megabytes)
     passes = starts + c["hbm_us"], operand.megabytes / c["stream_mb_per_us"], compute
-    return _passed(c, passes, fits, passes, c["second_us"] + c["near_us"] if after else 0.0)
+    return _passed(c, passes, float(not windowed), passes, c["second_us"] + c["near_us"] if after else 0.0)
 
 
 def _kernel_after(operand: Tiles, result: Tiles, dim: int) -> bool:
@@ -235,24 +225,17 @@ def _kernel_after(operand: Tiles, result: Tiles, dim: int) -> bool:
     return tuple(d - (d > dim) for d in operand.order(dim)) != result.minor_to_major
 
 
-def _windows(c: TimeConstants, operand: Tiles, dim: int, prefetched: bool) -> tuple[bool, float, float, float]:
-    """Whether the operand passes in windows; and of each: tiles added into one, results, and how many windows."""
+def _windows(operand: Tiles, role: str, windowed: bool) -> tuple[float, float, float]:
+    """Of one window of a reduction: tiles added into one, results; and how many windows there are."""
     major, sublanes, lanes = prod(operand.grid[:-2]), operand.grid[-2], operand.grid[-1]
-    role = operand.role(dim)
     along = {"lanes": lanes, "sublanes": sublanes, "major": major}[role]
-    count = major * sublanes * lanes
-    if operand.megabytes <= c["near_window_mb" if prefetched else "sum_window_mb"]:
-        return False, along, count // along, 1
-    if role == "lanes":
-        depth = min(lanes, max(lanes / 30, 1, 128 / (major * sublanes)))
-        outputs = min(major * sublanes, max(1, 128 / depth))
-    elif role == "sublanes":
-        depth = min(along, 128)
-        outputs = max(1, min(count // along, 128 // depth))
-    else:
-        depth = min(along, max(2, min(64, along / 12)))
-        outputs = max(1, min(count // along, 128 / depth))
-    return True, depth, outputs, count / (depth * outputs)
+    results = operand.count // along
+    if not windowed:
+        return along, results, 1
+    least = {"lanes": max(lanes / 30, 1, 128 / results), "sublanes": 128, "major": max(2, min(64, along / 12))}
+    depth = min(along, least[role])
+    outputs = max(1, min(results, 128 / depth))
+    return depth, outputs, operand.count / (depth * outputs)
 
 
 # Reshapes that merge the last two of three dims, [a, b, c] -> [a, b * c]: by rotated rows, or by merged columns.
@@ -269,32 +252,30 @@ def _reshape(c: TimeConstants, operand: Tiles, result: Tiles) -> Run:
         return _copy(c, megabytes, result)
     rows = a * -(-b // 8) * -(-width // 128)
     columns, merged = b * -(-width // 8) * -(-a // 128), -(-b * width // 8) * -(-a // 128)
-    starts, stream, relayout, rotate = c["launch_us"] + c["hbm_us"], megabytes / c["stream_mb_per_us"], 0.0, 0.0
-    if _by_columns(operand, rows, columns):
+    starts, stream, relayout, merge = (
+        c["launch_us"] + c["hbm_us"],
+        megabytes / c["stream_mb_per_us"],
+        0.0,
+        c["merge_ops"] * c["op_ns"],
+    )
+    # the compiler keeps ``a`` in the lanes where it lies there already, or where that makes fewer tiles
+    if order == (0, 2, 1) or (order in ((1, 0, 2), (1, 2, 0), (0, 1, 2)) and rows / columns >= 2.1):
         if order != (0, 2, 1):
-            relayout += c["second_us"] + columns * c["turn_ns"] / 1e3
+            relayout += c["second_us"] + _us(columns, c["turn_ns"])
         if width % 8:
-            relayout += (merged + columns) * c["merge_ns"] / 1e3
+            relayout += _us(merged + columns, merge)
         if result.minor_to_major[0] != 0:
-            relayout += (c["second_us"] if width % 8 else 0.0) + merged * c["flip_ns"] / 1e3
+            relayout += (c["second_us"] if width % 8 else 0.0) + _us(merged, 3 * c["cross_ns"])
         return _waits(starts + max(stream, relayout), latency=starts, hbm=stream, relayout=relayout)
     starts += c["cross_us"]
     if order != _ROW_MAJOR:
-        relayout += c["second_us"] + rows * c["turn_row_ns"] / 1e3
-    rotate = (a * b * -(-width // 128) * _piece_ns(c, operand, rows) + result.count * c["merge_ns"]) / 1e3
+        relayout += c["second_us"] + _us(rows, c["turn_row_shifts"] * c["shift_ns"])
+    rotate = _us(a * b * -(-width // 128), _piece_ns(c, operand)) + _us(result.count, merge)
     whole = starts + relayout + max(rotate, stream)
     return _waits(whole, latency=starts, hbm=stream, relayout=relayout + rotate)
 
 
-def _by_columns(operand: Tiles, rows: int, columns: int) -> bool:
-    """Whether the compiler keeps ``a`` in the lanes: where it lies there already, or where that makes fewer tiles."""
-    (a, _, c), order = operand.shape, operand.minor_to_major
-    if c % 8 == 0 and a >= 32 and order != _ROW_MAJOR and rows >= columns:
-        return True
-    return order == (0, 2, 1) or (order in ((1, 0, 2), (1, 2, 0), (0, 1, 2)) and rows / columns >= 2.1)
-
-
-def _piece_ns(c: TimeConstants, operand: Tiles, rows: int) -> float:
+def _piece_ns(c: TimeConstants, operand: Tiles) -> float:
     """Nanoseconds for one row's 128 lanes to be rotated into place.
 
     The compiler has a way of its own for few rows, and a loop over pieces for what does not fit vector memory.
@@ -304,13 +285,11 @@ def _piece_ns(c: TimeConstants, operand: Tiles, rows: int) -> float:
     if (a <= 8 and elements >= 4.3e6) or (a <= 16 and elements >= 15e6):
         piece = c["loop_piece_ns"] / (2 if a == 1 else 1)
     elif a == 1:
-        piece = c["row_piece_ns"]
+        piece = c["shift_ns"]
     elif a <= 8 and elements > 0.56e6:
-        piece = c["long_piece_ns"]
-    elif a <= 8 or rows < c["few_tiles"]:
-        piece = c["piece_ns"]
+        piece = c["long_piece_turns"] * c["turn_ns"]
     else:
-        piece = c["piece_ns"] * c["many_pieces"] * (-(-a // 16) * 16) / a
+        piece = c["piece_turns"] * c["turn_ns"] * (-(-a // 16) * 16 / a if a > 8 else 1.0)
     return piece * (_SHORT if width <= 32 and a > 1 else 1.0)
 
 
@@ -334,21 +313,20 @@ def _product(
     """
     _, rows, columns, depth = sizes
     small, large = sorted(tiles.megabytes for tiles in operands[:2])
-    starts, write = c["launch_us"] + c["hbm_us"], result.megabytes / c["result_mb_per_us"]
+    starts, write = c["launch_us"] + c["hbm_us"], result.megabytes / c["stream_mb_per_us"] / c["result_share"]
     if 1 in (rows, columns):
         starts += c["order_us"] + c["second_us"] if rows * columns > 128 else 0.0
-        compute = (large + small) / REGISTER_MB * c["dot_ns"] / 1e3
+        compute = _us((large + small) / REGISTER_MB, c["dot_ops"] * c["op_ns"])
         return _waits(starts + compute, latency=starts, vector=compute)
     if depth == 1:
-        starts, compute = starts + 2 * c["second_us"], result.count * c["merge_ns"] / 1e3
+        starts, compute = starts + 2 * c["second_us"], _us(result.count, c["merge_ops"] * c["op_ns"])
         return _waits(starts + max(write, compute), latency=starts, hbm=write, vector=compute)
     starts += c["fill_us"]
     near = large / c["near_deep_mb_per_us" if deep_lanes else "near_mb_per_us"]
     resident = large if large <= c["resident_mb"] else 0.0
     stream, work = (small + large - resident) / c["stream_mb_per_us"] + write, max(matrix, near)
-    if sizes[0] > 1:
-        whole = starts + max(work, stream) + min(work, stream, c["drain_us"])
-    else:  # a small operand is one window: it is there before the product begins in earnest
-        stream = small / c["read_mb_per_us"] + write if resident else stream
-        whole = starts + hypot(work, stream) + c["drain_us"] * min(1.0, work)
+    if resident and sizes[0] == 1:  # a small operand is one window: it is there before the product begins in earnest
+        stream = small / c["stream_mb_per_us"] / c["read_share"] + write
+    together = min(hypot(work, stream), max(work, stream) + _ENDS * c["drain_us"])
+    whole = starts + together + c["drain_us"] * min(1.0, work)
     return _waits(whole, resident, latency=starts, matrix=matrix, vmem=near, hbm=stream)
