@@ -63,7 +63,8 @@ _I64S = r"(?:array<i64(?::([^<>]*))?>|\[([^\]]*)\]|dense<([^<>]*)>\s*:\s*tensor<
 """Integers, in any of the ways that releases have written them."""
 _DIMENSIONS = re.compile(rf"(?:\bdims?|\bpermutation|\bbroadcast_dimensions|\bdimensions?)\s*=\s*{_I64S}")
 _DIRECTION = re.compile(r"\bcompare\s+([A-Z]{2})\b|\bcomparison_direction\s+([A-Z]{2})\b")
-_SCALAR = re.compile(r"dense<(-?\d{1,18})>\s*:\s*tensor<(?:[us]?i\d+)>")
+_SCALAR = re.compile(r"dense<([-+.\w]+)>\s*:\s*tensor<\w+>")
+_APPLIES = re.compile(r"\bapplies\s+(\S+)")
 _PADDING = re.compile(r"\b(low|high|interior)\s*=\s*\[([-\d,\s]*)\]")
 _PADDING_KEYS = ("low", "high", "interior")
 _DOT = re.compile(r"\b(batching|contracting)_dims\s*=\s*\[([\d,\s]*)\]\s*x\s*\[([\d,\s]*)\]")
@@ -246,7 +247,7 @@ def _donations(donated: list[tuple[int, str]]) -> dict[str, str]:
 
 _READERS: dict[str, Callable[[str], dict[str, str]]] = {
     "compare": lambda text: {"direction": m[1] or m[2]} if (m := _DIRECTION.search(text)) else {},
-    "constant": lambda text: {"literal": m[1]} if (m := _SCALAR.search(text)) else {},  # of an integer scalar alone
+    "constant": lambda text: {"literal": m[1]} if (m := _SCALAR.search(text)) else {},  # of a scalar alone
     "gather": lambda text: (
         {"slice_sizes": "{" + (m[1] or "").replace(" ", "") + "}"} if (m := _TAKEN.search(text)) else {}
     ),
@@ -260,7 +261,8 @@ _READERS: dict[str, Callable[[str], dict[str, str]]] = {
     "convolution": _convolution,
     **dict.fromkeys(("all_gather", "all_reduce", "all_to_all", "reduce_scatter"), _exchange),
     **dict.fromkeys(("collective_broadcast", "collective_permute"), _exchange),
-    **dict.fromkeys(("transpose", "broadcast_in_dim", "concatenate", "reduce"), _dimensions),
+    **dict.fromkeys(("transpose", "broadcast_in_dim", "concatenate"), _dimensions),
+    "reduce": lambda text: _dimensions(text) | ({"applies": m[1]} if (m := _APPLIES.search(text)) else {}),
 }
 
 

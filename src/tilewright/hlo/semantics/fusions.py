@@ -96,8 +96,10 @@ class Fusions:
         self, context: Context, computation: Computation, captured: Collection[str], written: bool = False
     ) -> None:
         self.context, self.captured = context, captured
-        operations = [part for op in inlined(context.program, computation) for part in _as_sum(_marked(op))]
-        self.operations = _widened_first(_wanted(_without_barriers(_once(operations)), captured))
+        operations = [
+            part for op in inlined(context.program, computation) for part in as_choice(op) or _as_sum(_marked(op))
+        ]
+        self.operations = _widened_first(_wanted(_without_barriers(_once(operations, context.program)), captured))
         self.operations = self._as_it_lies(self.operations)
         whole = Computation(computation.name, tuple(self.operations))
         self.by_name, self.readers = whole.named, whole.readers
@@ -546,6 +548,22 @@ def _as_sum(op: Operation) -> Sequence[Operation]:
     return [each, replace(op, opcode="reduce", operands=(name,), operand_shapes=(shape,), attributes=dims)]
 
 
+def as_choice(op: Operation) -> Sequence[Operation]:
+    """A scatter of one number into each row, the gradient of one taken from each, as the choice that it is compiled to.
+
+    Each index is compared with the place, and where they agree the update is taken. () for all other operations.
+    """
+    if plain_opcode(op.opcode) != "scatter" or len(op.operand_shapes) != 3 or op.shape.startswith("("):
+        return ()
+    rows, (taken, updates) = _dims(op.shape), ([n for n in _dims(shape) if n > 1] for shape in op.operand_shapes[1:])
+    if updates != taken or updates not in [[n for n in (*rows[:k], *rows[k + 1 :]) if n > 1] for k in range(len(rows))]:
+        return ()
+    at = Operation(f"{op.name}.at", "compare", f"pred{op.shape[op.shape.find('[') :]}", op.operands[1:2])
+    at = replace(at, operand_shapes=op.operand_shapes[1:2], source=op.source, line=op.line)
+    operands, shapes = (at.name, *op.operands[2:], op.operands[0]), (at.shape, *op.operand_shapes[2:], op.shape)
+    return [at, replace(op, opcode="select", operands=operands, operand_shapes=shapes, attributes={}, calls=())]
+
+
 def _renamed(operations: Sequence[Operation], same: Callable[[Operation], str]) -> list[Operation]:
     """The operations without those that only name a value again: ``same`` gives its first name, "" for the others."""
     names, found = dict[str, str](), list[Operation]()
@@ -559,7 +577,7 @@ def _renamed(operations: Sequence[Operation], same: Callable[[Operation], str]) 
     return found
 
 
-def _once(operations: Sequence[Operation]) -> list[Operation]:
+def _once(operations: Sequence[Operation], program: Program) -> list[Operation]:
     """The operations without those that compute what another has computed."""
     known: dict[tuple[object, ...], str] = {}
     updates = (op for op in operations if op.operands and plain_opcode(op.opcode) in WRITES_IN_PLACE)
@@ -574,9 +592,11 @@ def _once(operations: Sequence[Operation]) -> list[Operation]:
             if updated := yes if written.get(yes) == no else no if written.get(no) == yes else "":
                 return updated
         merges = (op.name and not op.calls) or kind == "reduce"
-        if not merges or kind not in _FLOWS | HEADS or kind in ("constant", "iota"):
+        told = op.operands or "literal" in op.attributes  # which constant it is, and along which dim it counts
+        if not merges or kind not in _FLOWS | HEADS or not told:
             return ""
-        key = kind, op.shape, op.operands, tuple(sorted(op.attributes.items())), op.operands or op.line
+        body = [inner.opcode for callee in op.calls for inner in program.by_name[callee].operations]
+        key = kind, op.shape, op.operands, tuple(sorted(op.attributes.items())), *body
         first = known.setdefault(key, op.name)
         return first if first != op.name else ""
 

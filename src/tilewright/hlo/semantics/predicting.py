@@ -21,6 +21,7 @@ from tilewright.hlo.program import Computation, Operation, Program
 from tilewright.hlo.reading.mlir_reader import attributes_of, region_kind, xla_shape, xla_tuple
 from tilewright.hlo.rewrites.inline import Inline
 from tilewright.hlo.rewrites.pipeline import NEWEST, normal_form
+from tilewright.hlo.semantics.fusions import as_choice
 
 _TAG = "tilewright:"
 
@@ -285,7 +286,9 @@ def _fused_in(operations: Sequence[Operation]) -> set[str]:
     for op in reversed(operations):
         kind, readers = plain_opcode(op.opcode), read_by.get(op.name, [])
         passes = kind in _READ_ALONG or (kind == "reshape" and _only_unit_dims(op))
-        computing = bool(readers) and all(plain_opcode(r.opcode) in _COMPUTING or r.name in along for r in readers)
+        computing = bool(readers) and all(
+            plain_opcode(r.opcode) in _COMPUTING or r.name in along or as_choice(r) for r in readers
+        )
         makers = [made_by[name] for name in op.operands if name in made_by]
         made = kind in _MADE_ALONG and any(plain_opcode(maker.opcode) in ELEMENTWISE for maker in makers)
         if (passes and computing) or made or (kind == "transpose" and _of_product(op, readers, makers, read_by)):

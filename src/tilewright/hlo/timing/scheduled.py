@@ -362,7 +362,8 @@ class Schedule:
         if name == "fusion" and op.calls:
             fused = self._fused(self.context.program.alike[op.calls[0]], 0)
             work = fused.work(windows)
-            again = fsum(read[k] * (windows.passes(fused.sides.get(k)) - 1) for k, t in operands if t.space == 0)
+            if prod(windows.counts[1:]) > 1:  # else the left operand's one block stays for all columns
+                again = fsum(read[k] * (windows.passes(fused.sides.get(k)) - 1) for k, t in operands if t.space == 0)
         elif name == "custom-call":
             if any(marker in op.attributes.get("custom_call_target", "") for marker in MARKER_CALLS):
                 self.counted -= 1
