@@ -47,7 +47,7 @@ _NOT_ZERO = re.compile("[1-9]")
 _LANES = 128
 _PALLAS = "tpu_custom_call"
 _MANY = 8
-_LONG_ROW = 256
+_LONG_ROW = 4096
 _RECOMPUTED = 1.1
 """How many times a value's bytes a kernel reads to compute it again rather than to have it written."""
 
@@ -119,8 +119,8 @@ class Fusions:
         }
         self.loops = context.runs[computation.name].trips if computation.name in context.runs else ()
         self.hoisted = self._before_the_loop() if computation.name.endswith(".body") else set[str]()
-        self.joined = {op.name for op in self.operations if self._is_softmax_sum(op)}
-        self.through = {name for name in self.by_name if self._flows(name)} | self.joined
+        self.in_softmax = {op.name for op in self.operations if self._is_softmax_sum(op)}
+        self.through = {name for name in self.by_name if self._flows(name)}
         self.head_of: dict[str, str] = {}
         returned = [op.operands for op in self.operations if op.opcode == "return"]
         self.results = set(returned[-1]) if returned and computation.entry else set()
@@ -196,28 +196,27 @@ class Fusions:
         return maker is not None and self.kind[maker.name] in PRODUCTS
 
     def _is_softmax_sum(self, op: Operation) -> bool:
-        """Whether a reduction of long rows is one of a softmax whose narrowed result only products want.
+        """Whether a reduction sums rows of exponentials up whose quotients a product takes in bfloat16: a softmax's.
 
-        Compilers for units of 256 do such a softmax in the kernel of the product behind it.
+        Rows that fit beside a product's block are the kernel's of the product that makes the scores: it writes the
+        exponentials, as the modules of every chip show up to 4,096 columns and none beyond.
         """
-        if self.kind[op.name] != "reduce" or not self.wide_units or op.name in self.captured:
+        if self.kind[op.name] != "reduce" or not op.operand_shapes or op.name in self.captured:
             return False
-        with suppress(TilewrightError, OverflowError):
-            rows, sums = self.context.layout(op.operand_shapes[0]), self.context.layout(op.shape)
-            if rows is None or sums is None or rows.rank < 4 or rows.shape[:-1] != sums.shape:
-                return False
-            ends, seen, open_ = set[str](), {op.name}, [op.name]
-            while open_ and len(seen) <= 4 * _MANY:
-                for reader in self.readers[open_.pop()]:
-                    if reader.name not in seen and self.kind[reader.name] in _FLOWS | {"reduce"}:
-                        seen.add(reader.name)
-                        open_.append(reader.name)
-                    elif reader.name not in seen:
-                        ends.add(reader.name)
-            products = bool(ends) and not open_ and all(self.kind[name] in DOTS for name in ends)
-            wide = op.shape.partition("[")[0] == "f32"
-            narrow = products and all(shape.startswith("bf16") for shape in self.by_name[min(ends)].operand_shapes[:2])
-            return rows.shape[-1] >= _LONG_ROW and wide and narrow
+        made = self.by_name.get(op.operands[0])
+        while made is not None and self.kind[made.name] == "convert":
+            made = self.by_name.get(made.operands[0])
+        rows, sums = _dims(op.operand_shapes[0]), _dims(op.shape)
+        if made is None or self.kind[made.name] != "exponential" or rows[:-1] != sums or rows[-1] > _LONG_ROW:
+            return False
+        seen, open_ = {op.name}, [op.name]
+        while open_ and len(seen) <= 4 * _MANY:
+            for reader in self.readers[open_.pop()]:
+                if self.kind[reader.name] in DOTS and all(map(_is_bf16, reader.operand_shapes[:2])):
+                    return op.shape.startswith("f32")
+                if reader.name not in seen and self.kind[reader.name] in _FLOWS:
+                    seen.add(reader.name)
+                    open_.append(reader.name)
         return False
 
     def _before_the_loop(self) -> set[str]:
@@ -307,7 +306,7 @@ class Fusions:
             name = op.name
             if self.kind[name] not in HEADS and name not in self.masked:
                 continue
-            if name in self.joined or name in self.captured or not self.readers[name]:
+            if name in self.captured or not self.readers[name]:
                 continue
             if name in self.hoisted:
                 continue
@@ -365,7 +364,7 @@ class Fusions:
 
     def _runs_inside(self, op: Operation) -> bool:
         """Whether an operation is done in kernels of others, and makes none of its own."""
-        return op.name in self.through and (self.kind[op.name] not in PRODUCTS or op.name in self.joined)
+        return op.name in self.through and self.kind[op.name] not in PRODUCTS
 
     def _ends_computed(self, name: str) -> bool:
         """Whether a batch of products computes more than conversions on its one way: then it writes the end of that."""
@@ -505,6 +504,10 @@ class Fusions:
                 predict("tpu", layouts[0].shape, layouts[0].dtype, boundary=True).minor_to_major
             ) != tuple(reversed(range(layouts[0].rank)))
         return False
+
+
+def _is_bf16(shape: str) -> bool:
+    return shape.startswith("bf16")
 
 
 def _dims(shape: str) -> list[int]:

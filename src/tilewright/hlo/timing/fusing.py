@@ -91,7 +91,7 @@ class Fusing:
         self.captured: set[str] = outer.captured if outer else captured_names(context.program)
         fusions = Fusions(context, computation, self.captured, written=True)
         self.operations = [op for op in fusions.operations if op.opcode != "return"]
-        self.in_softmax, self.hoisted = fusions.joined, fusions.hoisted
+        self.in_softmax, self.hoisted = fusions.in_softmax, fusions.hoisted
         self.copied = defaultdict[str, list[Operation]](list)
         for op in fusions.kernels():
             if op.opcode == "copy":
@@ -133,20 +133,25 @@ class Fusing:
             self.beside_mb = min(self.beside_mb, max(0.0, chip.near_bytes / MEGA - kept))
 
     def _second_results(self) -> dict[str, list[str]]:
-        """Reductions of what a product's kernel writes, by its name: second results of that kernel."""
+        """Reductions of what a product's kernel writes, by its name: second results of that kernel.
+
+        Of a softmax both are: its largest score and the sum of its exponentials, which the kernel then writes.
+        """
         joined: dict[str, list[str]] = {}
-        products: set[str] = set()
+        made_in: dict[str, str] = {}  # what a product's kernel writes -> that kernel
         for op in self.operations:
             if op.name in self.through or op.name not in self.tiles:
                 continue
             read, members = self._members(op)
             kinds = {plain_opcode(self.by_name[name].opcode) for name in members}
             if not kinds.isdisjoint(PRODUCTS):
-                products.add(op.name)
+                made_in[op.name] = op.name
             elif plain_opcode(op.opcode) == "reduce" and read:
                 last = max(read, key=lambda name: self.number[name])
-                if last in products:
-                    joined.setdefault(last, []).append(op.name)
+                kernel = made_in.get(last, "")
+                if kernel and (kernel == last or op.name in self.in_softmax):
+                    joined.setdefault(kernel, []).append(op.name)
+                    made_in[op.name] = kernel
         return joined
 
     def _members(self, op: Operation) -> tuple[dict[str, float], dict[str, float]]:
@@ -425,7 +430,7 @@ class Fusing:
             asked.again += self._read_again(member)
             if self.number[name] < last and (copied := self._turned_first(member, asked.work, share)):
                 turned, starts = turned + copied, starts + 1
-            starts += kind != "reduce" == of and name not in self.in_softmax
+            starts += kind != "reduce" == of
             if of == "gather" and operands and _across_lanes(member, operands[0]):
                 asked.far += operands[0].megabytes
                 asked.work.rotations += share * operands[0].elements / REGISTER
