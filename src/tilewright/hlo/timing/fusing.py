@@ -3,8 +3,8 @@
 * The kernels are those of ``semantics.fusions``, which memory is counted by too. A reduction of what a product's kernel
   writes is a second result of it. What stands behind a reduction in its kernel starts anew.
 * Results that fit ``near_result_mb`` stay near the core, and so does what a loop carries; arguments stream in beside
-  the compute, so that the step takes the longer of kernels and HBM; the largest argument, if it fits
-  ``between_calls_mb``, is brought in between calls, and leaves less room until it was read for the last time.
+  the compute and stay, so that the step takes the longer of kernels and HBM; the largest argument that a product takes,
+  if it fits ``between_calls_mb``, is brought in between calls, and leaves less room until it was read for the last time.
 * Operands of a product that do not fit near the core are read anew for every block of its result.
 * In a loop every operation on one number is a kernel; the first of a chain takes a launch.
 * A gather of many rows of a large table is left to SparseCores. One of rows that lie across the lanes turns its table
@@ -47,6 +47,8 @@ from tilewright.layout.meshes.torus import Slice
 
 _WITH_BODIES = SORTS | COLLECTIVES | {"reduce", "reduce-window", "scatter", "select-and-scatter", "map"}
 """Operations whose kernel is known beside the computation that they call."""
+_SAME = frozenset({"bitcast", "convert", "reshape", "transpose"})
+"""Operations whose result is their operand in another type or form."""
 _ARGUMENTS = Operation("arguments", "stream", "")
 """The row of weights that stream in beside the kernels."""
 _STREAMED_MB = 40.0
@@ -86,6 +88,7 @@ class Fusing:
         on = chip.torus.slice_of(context.program) if chip.torus and outer is None else None
         self.slice: Slice | None = outer.slice if outer else on
         self.begun = False  # whether a kernel has run, beside which arguments can come in
+        self.arrived = set[str]()  # those that came, and stay for whoever reads them next
         self.rows: list[TimeRow] = []
         self.priced, self.clock, self.runs = 0, 0.0, 1
         self.captured: set[str] = outer.captured if outer else captured_names(context.program)
@@ -120,7 +123,7 @@ class Fusing:
         self.arguments = {op.name for op in self.operations if op.opcode == "parameter"}
         self.through = fusions.through - self.broken.keys()
         self.joined, self.beside_mb = self._second_results(), chip.kernel["near_result_mb"]
-        sized = [op.name for op in self.operations if op.name in self.arguments and op.name in self.tiles]
+        sized = (name for name in self._multiplied() if name in self.arguments and name in self.tiles)
         largest = max(sized, key=lambda name: self.tiles[name].megabytes, default="")
         fits = largest and self.tiles[largest].megabytes <= chip.kernel["between_calls_mb"]
         self.prefetched = largest if fits and computation.entry else ""
@@ -131,6 +134,15 @@ class Fusing:
         if self.prefetched and vmem is not None:
             kept = self.tiles[self.prefetched].megabytes + vmem.kernel_bytes / MEGA
             self.beside_mb = min(self.beside_mb, max(0.0, chip.near_bytes / MEGA - kept))
+
+    def _multiplied(self) -> Iterator[str]:
+        """What products take, as it is or in another type and order: both sides of a dot, a convolution's weights."""
+        for op in self.operations:
+            kind = plain_opcode(op.opcode)
+            for name in op.operands[:2] if kind in DOTS else op.operands[1:2] if kind == "convolution" else ():
+                while name in self.through and plain_opcode(self.by_name[name].opcode) in _SAME:
+                    name = self.by_name[name].operands[0]
+                yield name
 
     def _second_results(self) -> dict[str, list[str]]:
         """Reductions of what a product's kernel writes, by its name: second results of that kernel.
@@ -181,7 +193,7 @@ class Fusing:
 
     def _is_near(self, name: str) -> bool:
         """Whether a value stays in vector memory."""
-        if name == self.prefetched:
+        if name == self.prefetched or name in self.arrived:
             return True
         stays = not self.computation.entry or (name not in self.arguments and name not in self.leaving)
         most = self.beside_mb if self.number[name] <= self.held_until else self.chip.kernel["near_result_mb"]
@@ -441,8 +453,9 @@ class Fusing:
         for name, share in read.items():
             megabytes = share * self.tiles[name].megabytes if name in self.tiles else 0.0
             streams_early = name in self.arguments and megabytes <= _STREAMED_MB and self.computation.entry
-            if megabytes and streams_early and name != self.prefetched and self.begun:
+            if megabytes and streams_early and name != self.prefetched and self.begun and name not in self.arrived:
                 early += megabytes
+                self.arrived |= {name} if share == 1 and megabytes <= near_mb else set()
             elif megabytes:
                 passing.append((megabytes, self._is_near(name)))
                 resident += self.tiles[name].megabytes if name == self.prefetched else 0.0
