@@ -55,6 +55,13 @@ def aliases(text: str) -> tuple[tuple[int | None, int, int | None], ...]:
 _DONOR = re.compile(r"\(\s*(\d{1,9})\s*,")
 
 
+def given_away(program: Program) -> frozenset[int]:
+    """The numbers of arguments that a program may write over: donated ones."""
+    donors = (int(number) for number in _DONOR.findall(program.attributes.get("buffer_donor", "")))
+    over = (number for _, number, _ in aliases(program.attributes.get("input_output_alias", "")))
+    return frozenset((*donors, *over))
+
+
 def written_over_arguments(program: Program) -> frozenset[int]:
     """Elements of the program's result that are written over an argument: none of them needs memory of its own.
 

@@ -8,7 +8,7 @@ A stated model, read off the modules of the TPU's compiler:
   it; towards another product it writes where the value is narrowest. One kernel has one product. A reduction is the
   last of its kernel; no more than its type is changed behind it.
 * What a loop's body computes of arrays that the loop does not change is done before it, unless it makes them larger.
-* An update that a condition keeps or drops is done in place; a product without free dims is a reduction.
+* An update that a condition keeps or drops is done in place, of an argument that is not given away in a copy of it; a product without free dims is a reduction.
 * What loops, branches, custom calls, sorts and exchanges take is written, and so are the results.
 """
 
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from math import prod
@@ -25,7 +25,7 @@ from tilewright.errors import TilewrightError
 from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.inlining import inlined
 from tilewright.hlo.opcodes import CONTROL, DOTS, ELEMENTWISE, MARKER_CALLS, PRODUCTS, TAKES_PART, WRITES_IN_PLACE
-from tilewright.hlo.program import Computation, Operation, Program
+from tilewright.hlo.program import Computation, Operation, Program, given_away
 from tilewright.hlo.semantics.context import Context
 from tilewright.layout import is_bitcast, predict
 
@@ -124,7 +124,9 @@ class Fusions:
         self.head_of: dict[str, str] = {}
         returned = [op.operands for op in self.operations if op.opcode == "return"]
         self.results = set(returned[-1]) if returned and computation.entry else set()
-        self.arguments = {op.name for op in self.operations if op.opcode == "parameter" and computation.entry}
+        parameters = [op.name for op in self.operations if op.opcode == "parameter" and computation.entry]
+        self.arguments, given = set(parameters), given_away(context.program) if parameters else ()
+        self.kept = {name for number, name in enumerate(parameters) if number not in given}
         self._let_values_flow()
         self._let_heads_flow()
 
@@ -439,6 +441,8 @@ class Fusions:
             back = op.name in self.results and self._odd(op.shape)
             *copies, call = self._with_copies(op, copied)
             return [*copies, *(self._copied_after(call) if back else [call])]
+        if kept := {k for k in self._written_over(op) if op.operands[k] in self.kept}:
+            return self._with_copies(op, kept)
         if update := self._turned_update(op.name):
             return [*(replace(op, name=f"{op.name}.copy{k}", opcode="copy", shape=update) for k in range(2)), op]
         parts = [reader.opcode for reader in self.readers[op.name]]
@@ -446,6 +450,17 @@ class Fusions:
         if cut or (op.name in self.results and self._turned(self.head_of.get(op.name, op.name))):
             return self._copied_after(op)
         return [op]
+
+    def _written_over(self, op: Operation) -> Iterator[int]:
+        """Which operands an update or a loop changes where they lie: an argument that was not given away is copied."""
+        if self.kind[op.name] in WRITES_IN_PLACE:
+            yield 0
+        elif self.kind[op.name] == "while" and op.calls:
+            body = self.context.program.by_name[op.calls[-1]]
+            carried = [inner.name for inner in body.operations if inner.opcode == "parameter"]
+            returned = next((inner.operands for inner in reversed(body.operations) if inner.opcode == "return"), ())
+            changed = zip(range(len(op.operands)), carried, returned)
+            yield from (k for k, before, after in changed if before != after)
 
     def _copied_after(self, op: Operation) -> list[Operation]:
         first = replace(op, name=f"{op.name}.turned")

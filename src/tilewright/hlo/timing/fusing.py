@@ -221,6 +221,11 @@ class Fusing:
                 continue
             if scalar and op.name in self.results:
                 continue
+            for copy in self._copies(op):
+                if self._is_apart(op, copy):
+                    run = self._copied(op, copy)
+                    self._add(copy if copy.name != op.name else replace(copy, name=f"{op.name}.copy"), run, runs)
+                    self.priced, streamed = self.priced - 1, streamed + run.megabytes
             if kind == "while" and op.calls and op.name not in self.broken:
                 self._loop(op)
                 if self._trips(op) is not None:
@@ -233,9 +238,6 @@ class Fusing:
             self.begun = True
             streamed, early = streamed + run.megabytes * often / runs, early + weights
             self._add(op, run, often)
-        for op, run in self._beside_kernels():
-            self._add(op, run, runs)
-            self.priced, streamed = self.priced - 1, streamed + run.megabytes
         arriving, us = self.chip.stream_us(early), self.clock - begin
         hbm = arriving + self.chip.stream_us(streamed)
         if early:
@@ -263,12 +265,15 @@ class Fusing:
         again = Operation(op.name, "copy", op.shape, (op.name,), (op.shape,))
         return [*self.copied.get(op.name, ()), *[again] * self.returned_again.get(op.name, 0)]
 
-    def _beside_kernels(self) -> Iterator[tuple[Operation, Run]]:
-        """The copies of what Pallas kernels take and give, which are rows of their own."""
-        for op in self.operations:
-            for turned in self._copies(op) if plain_opcode(op.opcode) == "custom-call" else ():
-                own = turned if turned.name != op.name else replace(turned, name=f"{op.name}.copy")
-                yield own, self._copied(op, turned, Windows())
+    def _is_apart(self, op: Operation, copy: Operation) -> bool:
+        """Whether a copy is a row of its own: of a Pallas kernel's arrays, and of an argument that is changed."""
+        return plain_opcode(op.opcode) in ("custom-call", "while") or self._is_kept(op, copy)
+
+    @staticmethod
+    def _is_kept(op: Operation, copy: Operation) -> bool:
+        """Whether a copy keeps an argument that an update or a loop changes: it lies as the argument lay."""
+        in_place = plain_opcode(op.opcode) in WRITES_IN_PLACE.keys() | {"while"}
+        return in_place and copy.operand_shapes == (copy.shape,) and copy.operands[0] in op.operands
 
     def _loop(self, op: Operation) -> None:
         """The body of a loop, as often as it runs; its carried arrays stay where they are."""
@@ -490,14 +495,18 @@ class Fusing:
             raise NoTime(asked.work.unknown[0])
         run = run_of(self.chip, kind, asked, starts * constants["near_launch_us"], resident)
         for turned in self._copies(op):
-            copy = self._copied(op, turned, asked.windows)
+            if self._is_apart(op, turned):
+                continue
+            copy = self._copied(op, turned)
             run.us, run.megabytes = run.us + copy.us, run.megabytes + copy.megabytes
         return run, early
 
-    def _copied(self, op: Operation, turned: Operation, windows: Windows) -> Run:
-        """What turns an operand of a kernel before it, or its result behind it."""
+    def _copied(self, op: Operation, turned: Operation) -> Run:
+        """What turns an operand of a kernel before it, or its result behind it, or keeps an argument."""
         tiles, ends = self._arrays([turned.shape])[0], [turned.operands[0].removesuffix(".turned"), turned.name]
         ends[1] = ends[1] if ends[1] in self.tiles else op.name
         near = sum(self._is_near(name) for name in ends if name in self.tiles) * tiles.megabytes
         far = 2 * tiles.megabytes - near
-        return run_of(self.chip, "copy", Asked(Work(rotations=tiles.elements / REGISTER), windows, far, near=near))
+        work = Work() if self._is_kept(op, turned) else Work(rotations=tiles.elements / REGISTER)
+        windows = Windows((max(1, round(max(far, near) / _WINDOW_MB)),))
+        return run_of(self.chip, "copy", Asked(work, windows, far, near=near))
