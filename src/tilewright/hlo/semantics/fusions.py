@@ -44,6 +44,8 @@ _UNCHANGED = frozenset({"pad", "slice", "reshape", "convert"})
 _NOT_ALONE = _FREE | {"reshape", "transpose", "slice", "reverse", "concatenate", "pad", "bitcast-convert"}
 """Operations that are not done before a loop for their own sake."""
 _NOT_ZERO = re.compile("[1-9]")
+_SPREAD = re.compile(r"\d_-?\d+_[1-9]")
+"""In a pad's attributes: it puts something between elements, as a scan does that joins its halves. It is written."""
 _LANES = 128
 _PALLAS = "tpu_custom_call"
 _MANY = 8
@@ -252,6 +254,7 @@ class Fusions:
         if (
             self.kind[name] not in _FLOWS
             or name in self.relaid
+            or (self.kind[name] == "pad" and _SPREAD.search(self.by_name[name].attributes.get("padding", "")))
             or (name in self.captured and self.kind[name] not in _FREE)
         ):
             return False

@@ -96,7 +96,8 @@ class Fusing:
         self.operations = [op for op in fusions.operations if op.opcode != "return"]
         self.in_softmax, self.hoisted = fusions.in_softmax, fusions.hoisted
         self.copied = defaultdict[str, list[Operation]](list)
-        for op in fusions.kernels():
+        kernels = fusions.kernels()
+        for op in kernels:
             if op.opcode == "copy":
                 self.copied[op.name.partition(".copy")[0]].append(op)
         self.by_name = {op.name: op for op in self.operations}
@@ -105,7 +106,8 @@ class Fusing:
         returned = [op.operands for op in fusions.operations if op.opcode == "return"]
         times = Counter(returned[-1] if returned and computation.entry else ())
         self.returned_again = {name: count - 1 for name, count in times.items() if count > 1}
-        self.results = {part for name in (returned or [()])[-1] for part in (name, name.partition("#")[0])}
+        self.returned = (returned or [()])[-1]
+        self.results = {part for name in self.returned for part in (name, name.partition("#")[0])}
         self.leaving = set(self.results)  # and what such results are written over in place, in the same memory
         for op in reversed(self.operations):
             if op.name in self.leaving and op.operands and plain_opcode(op.opcode) in WRITES_IN_PLACE:
@@ -122,18 +124,47 @@ class Fusing:
         self.broken = {op.name: broken[op.shape] for op in self.operations if op.shape in broken}
         self.arguments = {op.name for op in self.operations if op.opcode == "parameter"}
         self.through = fusions.through - self.broken.keys()
-        self.joined, self.beside_mb = self._second_results(), chip.kernel["near_result_mb"]
+        self.joined = self._second_results()
         sized = (name for name in self._multiplied() if name in self.arguments and name in self.tiles)
         largest = max(sized, key=lambda name: self.tiles[name].megabytes, default="")
         fits = largest and self.tiles[largest].megabytes <= chip.kernel["between_calls_mb"]
         self.prefetched = largest if fits and computation.entry else ""
-        readers = [k for k, op in enumerate(self.operations) if self.prefetched in op.operands]
-        self.held_until = max(readers, default=-1) if self.prefetched else -1
-        machine = context.chip
+        self.near = self._stay_near(kernels)
+
+    def _stay_near(self, kernels: Sequence[Operation]) -> set[str]:
+        """What lies in vector memory from where it is written to where it was last read, as far as there is room.
+
+        An argument brought in between calls takes its part until then; what a loop carries has what the others leave.
+        """
+        size = {name: tiles.megabytes for name, tiles in self.tiles.items()}
+        last = {name: at for at, op in enumerate(kernels) for each in op.operands for name in (each, each.split("#")[0])}
+        room, near, alive = self.chip.kernel["near_result_mb"], set[str](), list[tuple[int, float]]()
+        machine = self.context.chip
         vmem = machine.memory("vmem") if machine is not None else None
         if self.prefetched and vmem is not None:
-            kept = self.tiles[self.prefetched].megabytes + vmem.kernel_bytes / MEGA
-            self.beside_mb = min(self.beside_mb, max(0.0, chip.near_bytes / MEGA - kept))
+            left = max(0.0, self.chip.near_bytes / MEGA - size[self.prefetched] - vmem.kernel_bytes / MEGA)
+            alive.append((last.get(self.prefetched, -1), max(0.0, room - left)))
+            room -= alive[0][1]
+        carried = [op.name for op in self.operations if op.opcode == "parameter"]
+        least, apart = room, {*carried, *self.results}
+        for at, op in enumerate(kernels):
+            while alive and alive[0][0] < at:
+                room += heappop(alive)[1]
+            if op.name in apart or op.name not in size or (self.computation.entry and op.name in self.leaving):
+                continue
+            if plain_opcode(op.opcode) in WRITES_IN_PLACE and op.operands[0] in near:
+                near.add(op.name)
+            elif size[op.name] <= room:
+                near.add(op.name)
+                room -= size[op.name]
+                heappush(alive, (last.get(op.name, at), size[op.name]))
+            least = min(least, room)
+        pairs = [] if self.computation.entry else zip(carried, self.returned or carried)  # the same memory
+        for pair in sorted(pairs, key=lambda pair: size.get(pair[0], 0.0)):
+            if size.get(pair[0], 0.0) <= least:
+                near |= {*pair}
+                least -= size.get(pair[0], 0.0)
+        return near
 
     def _multiplied(self) -> Iterator[str]:
         """What products take, as it is or in another type and order: both sides of a dot, a convolution's weights."""
@@ -193,11 +224,7 @@ class Fusing:
 
     def _is_near(self, name: str) -> bool:
         """Whether a value stays in vector memory."""
-        if name == self.prefetched or name in self.arrived:
-            return True
-        stays = not self.computation.entry or (name not in self.arguments and name not in self.leaving)
-        most = self.beside_mb if self.number[name] <= self.held_until else self.chip.kernel["near_result_mb"]
-        return stays and self.tiles[name].megabytes <= most
+        return name == self.prefetched or name in self.arrived or name in self.near
 
     def price(self, runs: int = 1, begin: float = 0.0, trips: int = 1) -> float:
         """Microseconds of one run; the rows, in the order of the text, and how many were priced stand in the object.
