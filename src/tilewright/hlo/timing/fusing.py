@@ -137,7 +137,9 @@ class Fusing:
         An argument brought in between calls takes its part until then; what a loop carries has what the others leave.
         """
         size = {name: tiles.megabytes for name, tiles in self.tiles.items()}
-        last = {name: at for at, op in enumerate(kernels) for each in op.operands for name in (each, each.split("#")[0])}
+        last = {
+            name: at for at, op in enumerate(kernels) for each in op.operands for name in (each, each.split("#")[0])
+        }
         room, near, alive = self.chip.kernel["near_result_mb"], set[str](), list[tuple[int, float]]()
         machine = self.context.chip
         vmem = machine.memory("vmem") if machine is not None else None
