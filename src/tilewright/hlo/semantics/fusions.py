@@ -8,7 +8,8 @@ A stated model, read off the modules of the TPU's compiler:
   it; towards another product it writes where the value is narrowest. One kernel has one product. A reduction is the
   last of its kernel; no more than its type is changed behind it.
 * What a loop's body computes of arrays that the loop does not change is done before it, unless it makes them larger.
-* An update that a condition keeps or drops is done in place, of an argument that is not given away in a copy of it; a product without free dims is a reduction.
+* An update that a condition keeps or drops is done in place, of an argument that is not given away in a copy of it; a
+  product without free dims is a reduction.
 * What loops, branches, custom calls, sorts and exchanges take is written, and so are the results.
 """
 
@@ -126,9 +127,8 @@ class Fusions:
         self.head_of: dict[str, str] = {}
         returned = [op.operands for op in self.operations if op.opcode == "return"]
         self.results = set(returned[-1]) if returned and computation.entry else set()
-        parameters = [op.name for op in self.operations if op.opcode == "parameter" and computation.entry]
-        self.arguments, given = set(parameters), given_away(context.program) if parameters else ()
-        self.kept = {name for number, name in enumerate(parameters) if number not in given}
+        self.arguments = {op.name for op in self.operations if op.opcode == "parameter" and computation.entry}
+        self.kept = self.arguments - given_away(context.program) if self.arguments else self.arguments
         self._let_values_flow()
         self._let_heads_flow()
 

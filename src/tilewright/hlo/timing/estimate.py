@@ -12,7 +12,7 @@ from typing import NamedTuple
 from tilewright.errors import TilewrightError, UnsupportedError
 from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.graphs.graph import collector_paused
-from tilewright.hlo.opcodes import DOTS, TAKES_NO_TIME
+from tilewright.hlo.opcodes import DOTS, REARRANGES, TAKES_NO_TIME
 from tilewright.hlo.program import Computation, Operation, Program
 from tilewright.hlo.semantics.context import Context, Moved, movers
 from tilewright.hlo.semantics.fusions import in_other_kernels
@@ -197,7 +197,8 @@ def _times(step: StepTime, program: Program) -> _Times:
         if end is not None and end.operands[:1] and end.operands[0] in starts:
             key = starts[end.operands[0]], end.operands[0]
         before, _ = times.get(key, (0.0, ""))
-        times[key] = before + row.seconds * 1e6, row.bound
+        moves = 0.0 if row.flops and plain_opcode(row.op) in REARRANGES else row.seconds  # else its kernel multiplies
+        times[key] = before + moves * 1e6, row.bound
     return times
 
 

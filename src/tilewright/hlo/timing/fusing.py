@@ -2,9 +2,10 @@
 
 * The kernels are those of ``semantics.fusions``, which memory is counted by too. A reduction of what a product's kernel
   writes is a second result of it. What stands behind a reduction in its kernel starts anew.
-* Results that fit ``near_result_mb`` stay near the core, and so does what a loop carries; arguments stream in beside
-  the compute and stay, so that the step takes the longer of kernels and HBM; the largest argument that a product takes,
-  if it fits ``between_calls_mb``, is brought in between calls, and leaves less room until it was read for the last time.
+* Results stay near the core while all that are alive fit ``near_result_mb``, and so does what a loop carries;
+  arguments stream in beside the compute and stay, so that the step takes the longer of kernels and HBM; the largest
+  argument that a product takes, if it fits ``between_calls_mb``, is brought in between calls, and leaves less room
+  until its last reader.
 * Operands of a product that do not fit near the core are read anew for every block of its result.
 * In a loop every operation on one number is a kernel; the first of a chain takes a launch.
 * A gather of many rows of a large table is left to SparseCores. One of rows that lie across the lanes turns its table
