@@ -91,6 +91,7 @@ class Fusing:
         self.begun = False  # whether a kernel has run, beside which arguments can come in
         self.arrived = set[str]()  # those that came, and stay for whoever reads them next
         self.rows: list[TimeRow] = []
+        self.shapes: dict[str, tuple[str, ...]] = {}  # of a kernel: what it reads
         self.priced, self.clock, self.runs = 0, 0.0, 1
         self.captured: set[str] = outer.captured if outer else captured_names(context.program)
         fusions = Fusions(context, computation, self.captured, written=True)
@@ -279,7 +280,8 @@ class Fusing:
     def _add(self, op: Operation, run: Run, often: int) -> None:
         """The row of an operation that runs ``often`` in all; the clock goes on by its part of one run."""
         source = self.context.source(self.computation.name, op)
-        self.rows.append(timed(self.chip, op, run, source, self.clock, often))
+        kernel = replace(op, operand_shapes=self.shapes.get(op.name, op.operand_shapes))
+        self.rows.append(timed(self.chip, kernel, run, source, self.clock, often))
         self.clock, self.priced = self.clock + self.rows[-1].seconds / self.runs * 1e6, self.priced + 1
 
     def _skip(self, op: Operation, reason: str) -> None:
@@ -459,6 +461,7 @@ class Fusing:
             read, members = more | read, made | members
             written += self.tiles[name].megabytes
         read.pop(op.name, None)
+        self.shapes[op.name] = tuple([self.by_name[name].shape for name in read])
         batched = [name for name in members if self.by_name[name].integers("lhs_batch_dims")]
         last = max((self.number[name] for name in batched), default=0)
         for name, share in members.items():
