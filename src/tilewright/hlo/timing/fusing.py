@@ -50,6 +50,8 @@ _WITH_BODIES = SORTS | COLLECTIVES | {"reduce", "reduce-window", "scatter", "sel
 """Operations whose kernel is known beside the computation that they call."""
 _SAME = frozenset({"bitcast", "convert", "reshape", "transpose"})
 """Operations whose result is their operand in another type or form."""
+_TOGETHER = ELEMENTWISE | {"broadcast", "constant", "iota", "reshape"}
+"""Operations of kernels that become one kernel of several results."""
 _ARGUMENTS = Operation("arguments", "stream", "")
 """The row of weights that stream in beside the kernels."""
 _STREAMED_MB = 40.0
@@ -180,26 +182,52 @@ class Fusing:
                 yield name
 
     def _second_results(self) -> dict[str, list[str]]:
-        """Reductions of what a product's kernel writes, by its name: second results of that kernel.
+        """What a kernel makes of what it writes, or of what it reads, by its name: further results of that kernel.
 
-        Of a softmax both are: its largest score and the sum of its exponentials, which the kernel then writes.
+        Reductions of what a product's kernel writes, of a softmax both: its largest score and the sum of its
+        exponentials, which the kernel then writes. Elementwise results of one size as the kernel's, and sums of them.
         """
         joined: dict[str, list[str]] = {}
-        made_in: dict[str, str] = {}  # what a product's kernel writes -> that kernel
+        made_in: dict[str, str] = {}  # a written value -> the kernel that makes it
+        products = set[str]()
+        times = Counter(name for op in self.operations for name in dict.fromkeys(op.operands))
+        wanted = {name for name, count in times.items() if count > 1}
+        beside: dict[tuple[str, int], str] = {}  # what an elementwise kernel reads and its size -> the last such kernel
         for op in self.operations:
-            if op.name in self.through or op.name not in self.tiles:
+            kind = plain_opcode(op.opcode)
+            if op.name in self.through or op.name not in self.tiles or kind in TAKES_NO_TIME:
                 continue
             read, members = self._members(op)
             kinds = {plain_opcode(self.by_name[name].opcode) for name in members}
-            if not kinds.isdisjoint(PRODUCTS):
+            if not kinds.isdisjoint(HEADS & PRODUCTS):
                 made_in[op.name] = op.name
-            elif plain_opcode(op.opcode) == "reduce" and read:
-                last = max(read, key=lambda name: self.number[name])
+                products.add(op.name)
+            elif not kinds.isdisjoint(PRODUCTS):
+                continue
+            elif read and self.tiles[op.name].shape and (kind == "reduce" or kinds <= _TOGETHER):
+                last, size = max(read, key=lambda name: self.number[name]), self._size(op)
                 kernel = made_in.get(last, "")
-                if kernel and (kernel == last or op.name in self.in_softmax):
+                if kernel and kind == "reduce" and kernel != last and op.name not in self.in_softmax:
+                    kernel = ""
+                elif kernel and kind != "reduce" and kernel == last and kernel not in wanted:
+                    kernel = ""  # it is not written for others: what reads it is apart for another reason
+                elif not kernel and kind != "reduce":
+                    near = (beside.get((name, size), "") for name in read)
+                    kernel = max(near, key=lambda name: self.number.get(name, -1))
+                    kernel = kernel if self.number.get(kernel, -1) > self.number[last] else ""
+                if kernel and (kind == "reduce" and kernel in products or self.tiles[kernel].elements == size):
                     joined.setdefault(kernel, []).append(op.name)
+                elif kind != "reduce":
+                    kernel = op.name
+                if kernel:
                     made_in[op.name] = kernel
+                beside |= {(name, size): kernel for name in read if kernel == op.name}
         return joined
+
+    def _size(self, op: Operation) -> int:
+        """Over how many elements a kernel passes that ends in this operation."""
+        over = op.operands[0] if plain_opcode(op.opcode) == "reduce" and op.operands[0] in self.tiles else op.name
+        return self.tiles[over].elements
 
     def _members(self, op: Operation) -> tuple[dict[str, float], dict[str, float]]:
         """Shares of the written arrays that a kernel reads, and of the values that it computes on the way."""
@@ -460,7 +488,7 @@ class Fusing:
             more, made = self._members(self.by_name[name])
             read, members = more | read, made | members
             written += self.tiles[name].megabytes
-        read.pop(op.name, None)
+        read = {name: share for name, share in read.items() if name not in {op.name, *self.joined.get(op.name, ())}}
         self.shapes[op.name] = tuple([self.by_name[name].shape for name in read])
         batched = [name for name in members if self.by_name[name].integers("lhs_batch_dims")]
         last = max((self.number[name] for name in batched), default=0)
