@@ -25,7 +25,16 @@ from math import prod
 from tilewright.errors import TilewrightError
 from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.inlining import inlined
-from tilewright.hlo.opcodes import CONTROL, DOTS, ELEMENTWISE, MARKER_CALLS, PRODUCTS, TAKES_PART, WRITES_IN_PLACE
+from tilewright.hlo.opcodes import (
+    CONTROL,
+    DOTS,
+    ELEMENTWISE,
+    MARKER_CALLS,
+    PRODUCTS,
+    TAKES_PART,
+    TRANSCENDENTAL,
+    WRITES_IN_PLACE,
+)
 from tilewright.hlo.program import Computation, Operation, Program, given_away
 from tilewright.hlo.semantics.context import Context
 from tilewright.layout import is_bitcast, predict
@@ -280,15 +289,20 @@ class Fusions:
             ]
             heads[op.name] = frozenset(list(found)[:_MANY]) if len(found := _union(wanted)) > _MANY else found
         made_of: dict[str, frozenset[str]] = {}
+        dear = set[str]()
         for op in self.operations:
             name = op.name
+            if self.kind[name] in TRANSCENDENTAL or not dear.isdisjoint(
+                each for each in op.operands if each in self.through
+            ):
+                dear.add(name)
             if name in self.through and self.kind[name] not in _FREE:
                 sources = _union([made_of.get(operand, frozenset()) for operand in op.operands])
                 cost = sum(
                     min(self.bytes.get(source.partition("#")[0], 0), self._whole(op, source)) for source in sources
                 )
                 most = _RECOMPUTED * self.bytes[name] * (2 if len(heads[name]) == 2 else 1)
-                apart = cost > most or len(sources) > _MANY
+                apart = (cost > most and name in dear) or len(sources) > _MANY
                 if len(heads[name]) > 1 and apart and not (self.kind[name] == "compare" and len(sources) == 1):
                     self.through.discard(name)
             if name not in self.through:
