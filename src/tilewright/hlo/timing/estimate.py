@@ -25,7 +25,7 @@ from tilewright.hlo.timing.row import Run, begun_later, rest_of_transfers, timed
 from tilewright.hlo.timing.scheduled import Schedule
 from tilewright.hlo.timing.step import StepTime, TimeRow
 from tilewright.hlo.timing.tiles import MEGA, Tiles
-from tilewright.render import percent_text
+from tilewright.render import count_text, percent_text
 from tilewright.targets import Target
 from tilewright.targets import target as find_target
 
@@ -91,7 +91,12 @@ def estimate_placed(context: Context, chip: Chip) -> StepTime:
     if chip.torus is not None and any(row.lane == "link" for row in rows) and (on := chip.torus.slice_of(program)):
         notes.append(f"the slice is taken to be of {on}")
     if context.unknown_loops and alone is None:
-        notes.append(f"{UNKNOWN_LOOPS} count as one trip: {', '.join(context.unknown_loops[:3])}")
+        notes.append(f"{UNKNOWN_LOOPS} count as one trip: {', '.join(context.unknown_loops[:3])}; state trips for more")
+    if context.stated_loops:
+        trips = count_text(round(context.assume["trips"]))
+        notes.append(
+            f"loops whose length data decides run {trips} times, as stated: {', '.join(context.stated_loops[:3])}"
+        )
     if rest := rest_of_transfers(chip, rows, seconds):
         rows, seconds = [*rows, rest], seconds + rest.seconds
     step = StepTime(

@@ -215,7 +215,7 @@ class Fusing:
                     near = (beside.get((name, size), "") for name in read)
                     kernel = max(near, key=lambda name: self.number.get(name, -1))
                     kernel = kernel if self.number.get(kernel, -1) > self.number[last] else ""
-                if kernel and (kind == "reduce" and kernel in products or self.tiles[kernel].elements == size):
+                if kernel and (self.tiles[kernel].elements == size or (kind == "reduce" and kernel in products)):
                     joined.setdefault(kernel, []).append(op.name)
                 elif kind != "reduce":
                     kernel = op.name

@@ -66,6 +66,11 @@ class _Begun:
     way: str = ""  # to or from the host, or between slices; ``ends`` is then how long it takes
 
 
+def _is_top(op: Operation) -> bool:
+    """Whether a custom call takes the largest of each row."""
+    return op.attributes.get("custom_call_target", "").strip('"') in ("TopK", "mhlo.topk")
+
+
 def _is_softmax(op: Operation, operands: Sequence[tuple[int, Tiles]]) -> bool:
     """Whether a custom call is the compiler's own softmax with the product behind it."""
     ranks = [len(tiles.shape) for _, tiles in operands[:2]]
@@ -358,6 +363,7 @@ class Schedule:
     def _kernel(self, op: Operation, name: str) -> Run | None:
         operands, results = self._operands(op), self._tiles([op.shape])
         work, windows, again = Work(), Windows.of(op), 0.0
+        name = "top-k" if _is_top(op) else name
         read, written = self.demand.border(op)
         if name == "fusion" and op.calls:
             fused = self._fused(self.context.program.alike[op.calls[0]], 0)
@@ -405,7 +411,7 @@ class Schedule:
             if operands[0].minor_to_major[:1] != results[0].minor_to_major[:1] or name != "copy":
                 work.rotations += results[0].elements / REGISTER
             return
-        add_operation(work, self.chip.kernel, op, operands, results[0])
+        add_operation(work, self.chip.kernel, replace(op, opcode=name), operands, results[0])
 
     def _fused(self, body: Computation, depth: int) -> Fused:
         """What the operations of a fusion ask for, those of fusions inside it included, before its product and after.
@@ -418,6 +424,7 @@ class Schedule:
             return Fused((Work(), Work(), Work(unknown=("too many fusions inside fusions",))))
         wanted, found, side = self.demand.shares(body), Fused(), dict[str, int]()
         for op in reversed(body.operations):
+            op = replace(op, opcode="top-k") if _is_top(op) else op
             name, mine, share = plain_opcode(op.opcode), side.get(op.name, AFTER), wanted[op.name]
             sides = dict.fromkeys(range(len(op.operands)), mine) if mine != AFTER else {}
             if name in PRODUCTS:
