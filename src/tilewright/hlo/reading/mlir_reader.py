@@ -78,6 +78,7 @@ _PADS = re.compile(r"\bpad(?:ding)?\s*=\s*(?:dense<)?(\[\[[-\d,\s\[\]]*\]\])")
 _TAKEN = re.compile(r"\bslice_sizes\s*=\s*array<i64(?::([^<>]*))?>")
 _SIZES = re.compile(rf"\b(?:broadcast_)?sizes\s*=\s*{_I64S}")
 _OPERAND = re.compile(r"\(tensor<((?:\d+x|\?x)*)")
+_LENGTH = re.compile(rf"\b(?:fft_)?length\s*=\s*{_I64S}")
 _SLICE = re.compile(r"\[([\d:,\s]*)\]")
 _SLICE_KEYS = ("start_indices", "limit_indices", "strides")
 _SLICE_PART = re.compile(rf"\b(start_indices|limit_indices|strides)\s*=\s*{_I64S}")
@@ -251,6 +252,7 @@ _READERS: dict[str, Callable[[str], dict[str, str]]] = {
     "gather": lambda text: (
         {"slice_sizes": "{" + (m[1] or "").replace(" ", "") + "}"} if (m := _TAKEN.search(text)) else {}
     ),
+    "fft": lambda text: {"fft_length": ",".join(_i64s(*m.groups()))} if (m := _LENGTH.search(text)) else {},
     "pad": _pad,
     "slice": _slice,
     "broadcast": _broadcast,

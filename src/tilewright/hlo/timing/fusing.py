@@ -65,6 +65,8 @@ The last is the share where a kernel sums over the rows: it turns them, and adds
 """
 _MASKED_WEIGHTS = 4 << 20
 """Bytes of weights beside which a fusion that masks the rows of a grouped product passes them."""
+_TWIDDLES = 6
+"""Operations of the vector unit that one stage of a Fourier transform takes for each point, and its kernels."""
 _WINDOW_MB = 5.0
 """Megabytes of one window of a kernel's arrays."""
 _MANY_ROWS, _LARGE_TABLE_MB = 2048, 2.0
@@ -432,6 +434,23 @@ class Fusing:
         whole = min(left * (right / _BLOCK_MB - 1), right * (left / _BLOCK_MB - 1))
         return batch * max(0.0, min(cut, whole))
 
+    def _transformed(self, op: Operation, work: Work) -> tuple[float, int]:
+        """Add what a Fourier transform asks, as it is compiled to: megabytes that it keeps between, and its kernels.
+
+        A product with the roots for each factor of a length up to 128, real and imaginary parts apart, between them
+        the twiddles and a copy into the next one's order (seen on v5e, v5p, v6e, 7x).
+        """
+        points, stages = max(tiles.elements for tiles in (self.tiles[op.name], *self._operands(op))), 0
+        for length in op.integers("fft_length"):
+            while length > 1:
+                factor = next((n for n in range(min(length, LANES), 1, -1) if length % n == 0), length)
+                work.matrix_us += 4 * self.chip.matrix_us(points // factor, factor, factor)
+                work.products["bf16"] += 8 * points * factor
+                length, stages = length // factor, stages + 1
+        work.registers += stages * _TWIDDLES * points / REGISTER
+        work.rotations += stages * 2 * points / REGISTER
+        return stages * _TWIDDLES * 2 * 4e-6 * points, stages * _TWIDDLES
+
     def _grouped(self, op: Operation, operands: Sequence[Tiles], work: Work) -> tuple[float, int] | None:
         """Add what a grouped product asks of the matrix unit; megabytes that its blocks read again, and its steps.
 
@@ -502,6 +521,10 @@ class Fusing:
                 continue
             if of == "ragged-dot" and (grouped := self._grouped(member, operands, asked.work)):
                 asked.again, steps = asked.again + grouped[0], grouped[1]
+                continue
+            if of == "fft":
+                kept, more = self._transformed(member, asked.work)
+                turned, starts = turned + kept, starts + more
                 continue
             if of != "reshape" or name not in self.copied:  # else the product's order is kept, and the copy turns it
                 add_operation(asked.work, self.chip.kernel, member, operands, self.tiles[name], share)
