@@ -59,6 +59,7 @@ _SPREAD = re.compile(r"\d_-?\d+_[1-9]")
 _LANES = 128
 _PALLAS = "tpu_custom_call"
 _MANY = 8
+_MANY_ROWS = 1024
 _LONG_ROW = 4096
 _RECOMPUTED = 1.1
 """How many times a value's bytes a kernel reads to compute it again rather than to have it written."""
@@ -109,7 +110,9 @@ class Fusions:
     ) -> None:
         self.context, self.captured = context, captured
         operations = [
-            part for op in inlined(context.program, computation) for part in as_choice(op) or _as_sum(_marked(op))
+            part
+            for op in inlined(context.program, computation)
+            for part in as_choice(op) or _in_order(op) or _as_sum(_marked(op))
         ]
         self.operations = _widened_first(_wanted(_without_barriers(_once(operations, context.program)), captured))
         self.operations = self._as_it_lies(self.operations)
@@ -273,7 +276,9 @@ class Fusions:
         kind = self.kind[reader.name]
         if kind in _FLOWS | HEADS:
             return kind != "gather" or name != reader.operands[0] or self._is_picked(reader, name)
-        return kind in WRITES_IN_PLACE and name != reader.operands[0]
+        if kind == "scatter":  # it begins with its own zeros, and fetches rows in its order
+            return name == reader.operands[0] and self.kind[name] in _FREE
+        return kind == "dynamic-update-slice" and name != reader.operands[0]
 
     def _is_picked(self, gather: Operation, name: str) -> bool:
         """Whether a gather takes few elements of a converted value: it takes them of what was converted."""
@@ -597,6 +602,21 @@ def as_choice(op: Operation) -> Sequence[Operation]:
     at = replace(at, operand_shapes=op.operand_shapes[1:2], source=op.source, line=op.line)
     operands, shapes = (at.name, *op.operands[2:], op.operands[0]), (at.shape, *op.operand_shapes[2:], op.shape)
     return [at, replace(op, opcode="select", operands=operands, operand_shapes=shapes, attributes={}, calls=())]
+
+
+def _in_order(op: Operation) -> Sequence[Operation]:
+    """A scatter of many rows behind the sort of its indices: it takes the rows in their order. () for all others."""
+    if plain_opcode(op.opcode) != "scatter" or len(op.operand_shapes) != 3:
+        return ()
+    count = prod(_dims(op.operand_shapes[1])[:-1])
+    if count < _MANY_ROWS:
+        return ()
+    shape, flat, ordered = f"s32[{count}]", f"{op.name}.flat", f"{op.name}.sort"
+    return [
+        Operation(flat, "reshape", shape, op.operands[1:2], op.operand_shapes[1:2]),
+        Operation(ordered, "sort", shape, (flat, flat), (shape, shape), line=op.line, source=op.source),
+        replace(op, operands=(op.operands[0], ordered, op.operands[2])),
+    ]
 
 
 def _renamed(operations: Sequence[Operation], same: Callable[[Operation], str]) -> list[Operation]:

@@ -522,6 +522,12 @@ class Fusing:
             if of == "ragged-dot" and (grouped := self._grouped(member, operands, asked.work)):
                 asked.again, steps = asked.again + grouped[0], grouped[1]
                 continue
+            if of == "scatter" and len(operands) > 1:  # each row is fetched, too; single numbers go to SparseCores
+                rows = gathered_rows(member, operands[1], self.tiles[name])
+                if prod(operands[-1].shape) == rows and self.context.chip and self.context.chip.sparse:
+                    asked.work.sparse_us += self.chip.sparse_us(0, 0, sum(tiles.megabytes for tiles in operands))
+                    continue
+                asked.work.rows += rows
             if of == "fft":
                 kept, more = self._transformed(member, asked.work)
                 turned, starts = turned + kept, starts + more
@@ -538,7 +544,8 @@ class Fusing:
         passing = [(written, self._is_near(op.name)), (turned, turned <= near_mb)]
         if kind in WRITES_IN_PLACE and len(op.operands) > WRITES_IN_PLACE[kind]:
             update = self.tiles.get(op.operands[WRITES_IN_PLACE[kind]], result)
-            passing[0] = min(written, update.megabytes), self._is_near(op.name)
+            own = written if op.operands[0] in self.through else min(written, update.megabytes)
+            passing[0] = own, self._is_near(op.name)
         for name, share in read.items():
             megabytes = share * self.tiles[name].megabytes if name in self.tiles else 0.0
             streams_early = name in self.arguments and megabytes <= _STREAMED_MB and self.computation.entry
