@@ -307,7 +307,8 @@ class Fusions:
                     min(self.bytes.get(source.partition("#")[0], 0), self._whole(op, source)) for source in sources
                 )
                 most = _RECOMPUTED * self.bytes[name] * (2 if len(heads[name]) == 2 else 1)
-                apart = (cost > most and name in dear) or len(sources) > _MANY
+                multiplied = any(self.kind.get(head) in PRODUCTS for head in heads[name])
+                apart = (cost > most and (name in dear or multiplied)) or len(sources) > _MANY
                 if len(heads[name]) > 1 and apart and not (self.kind[name] == "compare" and len(sources) == 1):
                     self.through.discard(name)
             if name not in self.through:
