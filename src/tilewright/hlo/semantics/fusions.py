@@ -275,14 +275,10 @@ class Fusions:
     def _takes_inside(self, reader: Operation, name: str) -> bool:
         kind = self.kind[reader.name]
         if kind in _FLOWS | HEADS:
-            return kind != "gather" or name != reader.operands[0] or self._is_picked(reader, name)
+            return kind != "gather" or name != reader.operands[0]
         if kind == "scatter":  # it begins with its own zeros, and fetches rows in its order
             return name == reader.operands[0] and self.kind[name] in _FREE
         return kind == "dynamic-update-slice" and name != reader.operands[0]
-
-    def _is_picked(self, gather: Operation, name: str) -> bool:
-        """Whether a gather takes few elements of a converted value: it takes them of what was converted."""
-        return self.kind[name] == "convert" and _MANY * self.elements[gather.name] <= self.elements[name]
 
     def _let_values_flow(self) -> None:
         """Write what several kernels want and what costs more to compute again than to read."""
