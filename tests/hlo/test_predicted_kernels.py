@@ -140,3 +140,39 @@ def test_many_rows_of_a_large_table_are_gathered_by_the_sparsecores():
 
     bytes_a_row = 2 * 4096
     assert 0.5 * bytes_a_row / 1638e9 < (seconds(32768) - seconds(16384)) / 16384 < 4 * bytes_a_row / 1638e9
+
+
+@pytest.mark.parametrize(("chip", "depth", "count"), [("tpu-v5p", 64, 2), ("tpu-v5p", 128, 3), ("tpu-v6e", 128, 2)])
+def test_a_softmax_is_a_kernel_of_its_own_behind_products_as_deep_as_the_matrix_unit(chip, depth, count):
+    heads = S((16, 1024, depth), BF16)
+    rows = [row for row in estimate(from_jax(attended, heads, heads), chip).rows if row.op != "stream"]
+    assert len(rows) == count
+    scores = 16 * 1024 * 1024 * 4
+    assert sum(row.bytes for row in rows) == pytest.approx({2: 2, 3: 4}[count] * scores, rel=0.1)
+
+
+def test_a_fourier_transform_has_a_time_that_grows_with_it():
+    def seconds(*sizes):
+        step = estimate(from_jax(jnp.fft.fft2, S(sizes, jnp.complex64)), "tpu-v6e")
+        assert step.priced == 1
+        return step.device_seconds
+
+    assert 0 < seconds(8, 256, 256) < seconds(16, 256, 256) < seconds(16, 256, 512) < seconds(16, 509, 512)
+
+
+def test_a_scatter_of_many_rows_sorts_them_and_fetches_each():
+    def added(ids, rows):
+        return jnp.zeros((50_000, 256)).at[ids].add(rows)
+
+    few, many = (kernels(added, S((n,), I32), S((n, 256), F32)) for n in (512, 16384))
+    assert [row.op for row in few] == ["scatter"]
+    assert [row.op for row in many] == ["sort", "scatter"]
+    assert many[1].bytes == 4 * 256 * (50_000 + 16384)
+
+
+def test_types_are_those_of_what_a_kernel_reads():
+    def product(kind):
+        (row,) = kernels(lambda x, w: (x @ w).astype(F32), S((4096, 4096), kind), S((4096, 4096), kind))
+        return row.measured_on
+
+    assert product(BF16) == "this chip" != product(jnp.int8)

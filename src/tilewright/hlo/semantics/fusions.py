@@ -134,8 +134,10 @@ class Fusions:
         }
         self.loops = context.runs[computation.name].trips if computation.name in context.runs else ()
         self.hoisted = self._before_the_loop() if computation.name.endswith(".body") else set[str]()
-        self.in_softmax = {op.name for op in self.operations if self._is_softmax_sum(op)}
-        self.through = {name for name in self.by_name if self._flows(name)}
+        softmaxes = {op.name: made for op in self.operations if (made := self._summed_up(op))}
+        self.in_softmax = {name for name, made in softmaxes.items() if self._depth_behind(made) < self.side}
+        apart = {made for name, made in softmaxes.items() if name not in self.in_softmax}
+        self.through = {name for name in self.by_name if self._flows(name)} - apart
         self.head_of: dict[str, str] = {}
         returned = [op.operands for op in self.operations if op.opcode == "return"]
         self.results = set(returned[-1]) if returned and computation.entry else set()
@@ -211,29 +213,43 @@ class Fusions:
             maker = self.by_name.get(maker.operands[0])
         return maker is not None and self.kind[maker.name] in PRODUCTS
 
-    def _is_softmax_sum(self, op: Operation) -> bool:
-        """Whether a reduction sums rows of exponentials up whose quotients a product takes in bfloat16: a softmax's.
+    def _summed_up(self, op: Operation) -> str:
+        """The exponentials of which a reduction sums up rows whose quotients a product takes in bfloat16, "" if none.
 
-        Rows that fit beside a product's block are the kernel's of the product that makes the scores: it writes the
-        exponentials, as the modules of every chip show up to 4,096 columns and none beyond.
+        One kernel has them, their largest and their sum, and writes the exponentials, as the modules of every chip show
+        up to 4,096 columns and none beyond: that of the product that makes the scores, if it is of less depth than the
+        matrix unit has, or one behind it.
         """
         if self.kind[op.name] != "reduce" or not op.operand_shapes or op.name in self.captured:
-            return False
+            return ""
         made = self.by_name.get(op.operands[0])
         while made is not None and self.kind[made.name] == "convert":
             made = self.by_name.get(made.operands[0])
         rows, sums = _dims(op.operand_shapes[0]), _dims(op.shape)
         if made is None or self.kind[made.name] != "exponential" or rows[:-1] != sums or rows[-1] > _LONG_ROW:
-            return False
+            return ""
         seen, open_ = {op.name}, [op.name]
         while open_ and len(seen) <= 4 * _MANY:
             for reader in self.readers[open_.pop()]:
                 if self.kind[reader.name] in DOTS and all(map(_is_bf16, reader.operand_shapes[:2])):
-                    return op.shape.startswith("f32")
+                    return made.name if op.shape.startswith("f32") else ""
                 if reader.name not in seen and self.kind[reader.name] in _FLOWS:
                     seen.add(reader.name)
                     open_.append(reader.name)
-        return False
+        return ""
+
+    def _depth_behind(self, name: str) -> int:
+        """How deep the nearest product is that a value is made of; 0 where none is near."""
+        seen, open_ = {name}, [name]
+        while open_ and len(seen) <= 4 * _MANY:
+            op = self.by_name[open_.pop(0)]
+            if self.kind[op.name] in DOTS:
+                sizes = _dims(op.operand_shapes[0])
+                return prod(sizes[d] for d in op.integers("lhs_contracting_dims") if d < len(sizes))
+            new = [each for each in op.operands if each in self.by_name and each not in seen]
+            seen.update(new)
+            open_ += new if self.kind[op.name] in _FLOWS else []
+        return 0
 
     def _before_the_loop(self) -> set[str]:
         """What a loop's body computes of what stays as it is, and is no larger: it is done once, before the loop."""

@@ -191,7 +191,7 @@ class Fusing:
         """
         joined: dict[str, list[str]] = {}
         made_in: dict[str, str] = {}  # a written value -> the kernel that makes it
-        products = set[str]()
+        products, sums = set[str](), set[str]()
         times = Counter(name for op in self.operations for name in dict.fromkeys(op.operands))
         wanted = {name for name, count in times.items() if count > 1}
         beside: dict[tuple[str, int], str] = {}  # what an elementwise kernel reads and its size -> the last such kernel
@@ -211,8 +211,8 @@ class Fusing:
                 kernel = made_in.get(last, "")
                 if kernel and kind == "reduce" and kernel != last and op.name not in self.in_softmax:
                     kernel = ""
-                elif kernel and kind != "reduce" and kernel == last and kernel not in wanted:
-                    kernel = ""  # it is not written for others: what reads it is apart for another reason
+                elif kernel and kind != "reduce" and (last in sums or (kernel == last and kernel not in wanted)):
+                    kernel = ""  # it waits for whole rows, or is apart from what is written for it alone
                 elif not kernel and kind != "reduce":
                     near = (beside.get((name, size), "") for name in read)
                     kernel = max(near, key=lambda name: self.number.get(name, -1))
@@ -223,6 +223,7 @@ class Fusing:
                     kernel = op.name
                 if kernel:
                     made_in[op.name] = kernel
+                    sums |= {op.name} if kind == "reduce" else set()
                 beside |= {(name, size): kernel for name in read if kernel == op.name}
         return joined
 
