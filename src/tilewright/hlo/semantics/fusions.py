@@ -24,12 +24,14 @@ from math import prod
 
 from tilewright.errors import TilewrightError
 from tilewright.hlo.cost import plain_opcode
-from tilewright.hlo.inlining import inlined
+from tilewright.hlo.inlining import dims_of, simplified
 from tilewright.hlo.opcodes import (
     CONTROL,
     DOTS,
     ELEMENTWISE,
-    MARKER_CALLS,
+    FLOWS,
+    FREE,
+    HEADS,
     PRODUCTS,
     TAKES_PART,
     TRANSCENDENTAL,
@@ -39,27 +41,14 @@ from tilewright.hlo.program import Computation, Operation, Program, given_away
 from tilewright.hlo.semantics.context import Context
 from tilewright.layout import is_bitcast, predict
 
-_FREE = frozenset({"constant", "iota", "broadcast", "partition-id", "replica-id"})
-"""Values that every kernel makes for itself."""
-_REARRANGES = frozenset(
-    {"reshape", "transpose", "slice", "dynamic-slice", "pad", "reverse", "concatenate", "bitcast-convert"}
-)
 _PARTS = frozenset({"slice", "dynamic-slice", "pad", "concatenate"})
-_FLOWS = ELEMENTWISE | _REARRANGES | _FREE
-"""Operations that run in the kernels that want their values."""
-HEADS = PRODUCTS - {"ragged-dot"} | {"reduce", "gather", "reduce-window"}
-"""Operations that do what follows them elementwise."""
-_UNCHANGED = frozenset({"pad", "slice", "reshape", "convert"})
-"""Operations that do nothing where their result has the operand's shape and nothing is padded."""
-_NOT_ALONE = _FREE | {"reshape", "transpose", "slice", "reverse", "concatenate", "pad", "bitcast-convert"}
+_NOT_ALONE = FREE | {"reshape", "transpose", "slice", "reverse", "concatenate", "pad", "bitcast-convert"}
 """Operations that are not done before a loop for their own sake."""
-_NOT_ZERO = re.compile("[1-9]")
 _SPREAD = re.compile(r"\d_-?\d+_[1-9]")
 """In a pad's attributes: it puts something between elements, as a scan does that joins its halves. It is written."""
 _LANES = 128
 _PALLAS = "tpu_custom_call"
 _MANY = 8
-_MANY_ROWS = 1024
 _LONG_ROW = 4096
 _RECOMPUTED = 1.1
 """How many times a value's bytes a kernel reads to compute it again rather than to have it written."""
@@ -109,12 +98,7 @@ class Fusions:
         self, context: Context, computation: Computation, captured: Collection[str], written: bool = False
     ) -> None:
         self.context, self.captured = context, captured
-        operations = [
-            part
-            for op in inlined(context.program, computation)
-            for part in as_choice(op) or _in_order(op) or _as_sum(_marked(op))
-        ]
-        self.operations = _widened_first(_wanted(_without_barriers(_once(operations, context.program)), captured))
+        self.operations = simplified(context.program, computation, captured)
         self.operations = self._as_it_lies(self.operations)
         whole = Computation(computation.name, tuple(self.operations))
         self.by_name, self.readers = whole.named, whole.readers
@@ -225,7 +209,7 @@ class Fusions:
         made = self.by_name.get(op.operands[0])
         while made is not None and self.kind[made.name] == "convert":
             made = self.by_name.get(made.operands[0])
-        rows, sums = _dims(op.operand_shapes[0]), _dims(op.shape)
+        rows, sums = dims_of(op.operand_shapes[0]), dims_of(op.shape)
         if made is None or self.kind[made.name] != "exponential" or rows[:-1] != sums or rows[-1] > _LONG_ROW:
             return ""
         seen, open_ = {op.name}, [op.name]
@@ -233,7 +217,7 @@ class Fusions:
             for reader in self.readers[open_.pop()]:
                 if self.kind[reader.name] in DOTS and all(map(_is_bf16, reader.operand_shapes[:2])):
                     return made.name if op.shape.startswith("f32") else ""
-                if reader.name not in seen and self.kind[reader.name] in _FLOWS:
+                if reader.name not in seen and self.kind[reader.name] in FLOWS:
                     seen.add(reader.name)
                     open_.append(reader.name)
         return ""
@@ -244,11 +228,11 @@ class Fusions:
         while open_ and len(seen) <= 4 * _MANY:
             op = self.by_name[open_.pop(0)]
             if self.kind[op.name] in DOTS:
-                sizes = _dims(op.operand_shapes[0])
+                sizes = dims_of(op.operand_shapes[0])
                 return prod(sizes[d] for d in op.integers("lhs_contracting_dims") if d < len(sizes))
             new = [each for each in op.operands if each in self.by_name and each not in seen]
             seen.update(new)
-            open_ += new if self.kind[op.name] in _FLOWS else []
+            open_ += new if self.kind[op.name] in FLOWS else []
         return 0
 
     def _before_the_loop(self) -> set[str]:
@@ -258,7 +242,7 @@ class Fusions:
         fixed = {before for before, after in zip(parameters, returned, strict=False) if before == after}
         for op in self.operations:
             same = all(name in fixed or name.partition("#")[0] not in self.by_name for name in op.operands)
-            if self.kind[op.name] in _FLOWS | HEADS and same:
+            if self.kind[op.name] in FLOWS | HEADS and same:
                 fixed.add(op.name)
         hoisted = set[str]()
         for op in reversed(self.operations):
@@ -277,23 +261,23 @@ class Fusions:
         if name in self.hoisted and any(reader.name not in self.hoisted for reader in self.readers[name]):
             return False
         relaid = any(reader.name in self.relaid for reader in self.readers[name])
-        if relaid and self.kind[name] not in _FREE and (self.wide_units or not self._widens(name)):
+        if relaid and self.kind[name] not in FREE and (self.wide_units or not self._widens(name)):
             return False
         if (
-            self.kind[name] not in _FLOWS
+            self.kind[name] not in FLOWS
             or name in self.relaid
             or (self.kind[name] == "pad" and _SPREAD.search(self.by_name[name].attributes.get("padding", "")))
-            or (name in self.captured and self.kind[name] not in _FREE)
+            or (name in self.captured and self.kind[name] not in FREE)
         ):
             return False
         return all(self._takes_inside(reader, name) for reader in self.readers[name])
 
     def _takes_inside(self, reader: Operation, name: str) -> bool:
         kind = self.kind[reader.name]
-        if kind in _FLOWS | HEADS:
+        if kind in FLOWS | HEADS:
             return kind != "gather" or name != reader.operands[0]
         if kind == "scatter":  # it begins with its own zeros, and fetches rows in its order
-            return name == reader.operands[0] and self.kind[name] in _FREE
+            return name == reader.operands[0] and self.kind[name] in FREE
         return kind == "dynamic-update-slice" and name != reader.operands[0]
 
     def _let_values_flow(self) -> None:
@@ -313,7 +297,7 @@ class Fusions:
                 each for each in op.operands if each in self.through
             ):
                 dear.add(name)
-            if name in self.through and self.kind[name] not in _FREE:
+            if name in self.through and self.kind[name] not in FREE:
                 sources = _union([made_of.get(operand, frozenset()) for operand in op.operands])
                 cost = sum(
                     min(self.bytes.get(source.partition("#")[0], 0), self._whole(op, source)) for source in sources
@@ -328,7 +312,7 @@ class Fusions:
             else:
                 made_of[name] = (
                     frozenset()
-                    if self.kind[name] in _FREE and not op.operands
+                    if self.kind[name] in FREE and not op.operands
                     else _union([made_of.get(operand, frozenset({operand})) for operand in op.operands])
                 )
 
@@ -348,13 +332,12 @@ class Fusions:
             if name in self.hoisted:
                 continue
             if self.kind[name] == "reduce":
-                self._end_with_sum(name)
                 continue
             ends, keeps = self._ends(name)
             end = next(iter(ends)) if len(ends) == 1 and keeps else ""
             if end and (end in self.relaid or self._widens(end)) and self._is_laid_apart(end):
                 continue
-            fused = self.kind[end] in _FLOWS and end not in self.relaid if end else False
+            fused = self.kind[end] in FLOWS and end not in self.relaid if end else False
             fused = fused or (end != "" and self.kind[name] in PRODUCTS and self._ends_product(end, name))
             if not fused or end in taken:
                 narrowest = bool(end) or (len(ends) > 1 and not self._ends_computed(name))
@@ -364,14 +347,6 @@ class Fusions:
                 self.through.add(name)
                 self.through.discard(end)
                 self.head_of[end] = name
-
-    def _end_with_sum(self, name: str) -> None:
-        """A reduction is the last of its kernel; no more than its type is changed behind it."""
-        readers = self.readers[name]
-        if len(readers) == 1 and self.kind[readers[0].name] == "convert" and readers[0].name in self.through:
-            self.through.add(name)
-            self.through.discard(readers[0].name)
-            self.head_of[readers[0].name] = name
 
     def _ends_product(self, end: str, name: str) -> bool:
         """Whether a product's kernel sums its result up, or writes it where an update goes."""
@@ -396,7 +371,7 @@ class Fusions:
 
     def _keeps(self, reader: Operation, name: str) -> bool:
         """Whether an operation has a result for each element of a head's, or is a kernel of its own that takes it."""
-        flows = self.kind[reader.name] in _FLOWS and reader.name not in self.relaid
+        flows = self.kind[reader.name] in FLOWS and reader.name not in self.relaid
         return not flows or (self.kind[reader.name] not in _PARTS and self.elements[reader.name] == self.elements[name])
 
     def _runs_inside(self, op: Operation) -> bool:
@@ -448,7 +423,7 @@ class Fusions:
                 shapes.setdefault(name, shape)
             operands = tuple(
                 dict.fromkeys(inner for name in op.operands for inner in read.get(name, (name,)))
-                if op.name in self.through or self.kind[op.name] in _FLOWS | HEADS
+                if op.name in self.through or self.kind[op.name] in FLOWS | HEADS
                 else (inner for name in op.operands for inner in read.get(name, (name,)))
             )
             if op.name in self.through:
@@ -463,7 +438,7 @@ class Fusions:
         """A kernel with the copies beside it of what it takes or gives in another order than memory has."""
         head = self.by_name[self.head_of.get(op.name, op.name)]
         if plain_opcode(head.opcode) == "ragged-dot" and len(op.operands) > 1:
-            odd = [(_dims(shape) or [0])[-1] % _LANES > 0 for shape in (*head.operand_shapes[:2], op.shape)]
+            odd = [(dims_of(shape) or [0])[-1] % _LANES > 0 for shape in (*head.operand_shapes[:2], op.shape)]
             if head.name not in self.masked:
                 return self._with_copies(op, {0, 1} if any(odd[:2]) else {1} if is_turned(head) else set())
             summed = head.integers("lhs_contracting_dims") == (0,)  # over the rows, in whose order it may lie as it is
@@ -514,7 +489,7 @@ class Fusions:
         target, shape, outer = op.operands[0], op.operand_shapes[1], self.loops[:-1]
         added = any(self.kind[reader.name] == "dynamic-slice" for reader in self.readers[target])
         plain = not added or any(trips != 1 for trips in outer) or not self._is_flipped(self.by_name[head])
-        return "" if plain or (_dims(shape) or [1])[0] % self.side else shape
+        return "" if plain or (dims_of(shape) or [1])[0] % self.side else shape
 
     def _is_flipped(self, product: Operation) -> bool:
         """Whether a product's left operand is summed over its first dim."""
@@ -560,11 +535,6 @@ def _is_bf16(shape: str) -> bool:
     return shape.startswith("bf16")
 
 
-def _dims(shape: str) -> list[int]:
-    """The dims of an array's shape that are numbers."""
-    return [int(size) for size in re.findall(r"\d+", shape.partition("]")[0].partition("[")[2])]
-
-
 def _union(names: Sequence[frozenset[str]]) -> frozenset[str]:
     """All the names; most values have one reader, or one operand, and its set is theirs."""
     return names[0] if len(names) == 1 else frozenset().union(*names)
@@ -573,142 +543,6 @@ def _union(names: Sequence[frozenset[str]]) -> frozenset[str]:
 def is_turned(op: Operation) -> bool:
     """Whether a product by groups sums over the last dim of its weights: they are copied into another order first."""
     return op.integers("rhs_contracting_dims") == (2,)
-
-
-def _marked(op: Operation) -> Operation:
-    """A custom call that only tells the compiler something is its operand under another name."""
-    target = op.attributes.get("custom_call_target", "")
-    marks = plain_opcode(op.opcode) == "custom-call" and op.operands and any(mark in target for mark in MARKER_CALLS)
-    return replace(op, opcode="bitcast") if marks else op
-
-
-def _as_sum(op: Operation) -> Sequence[Operation]:
-    """A product without free dims, of two arrays of one form, as the multiplication and the reduction that it is."""
-    if plain_opcode(op.opcode) not in DOTS:
-        return [op]
-    over, shapes = op.integers("lhs_contracting_dims"), op.operand_shapes[:2]
-    same = op.integers("lhs_batch_dims"), over
-    if (
-        not over
-        or same != (op.integers("rhs_batch_dims"), op.integers("rhs_contracting_dims"))
-        or len({shape.partition("[")[2] for shape in shapes}) != 1
-        or shapes[0].count(",") + 1 != len(same[0]) + len(over)
-    ):
-        return [op]
-    name, shape = f"{op.name}.each", f"{op.shape.partition('[')[0]}[{shapes[0].partition('[')[2]}"
-    dims = {"dimensions": "{" + ",".join(map(str, over)) + "}"}
-    each = replace(op, name=name, opcode="multiply", shape=shape, attributes={})
-    return [each, replace(op, opcode="reduce", operands=(name,), operand_shapes=(shape,), attributes=dims)]
-
-
-def as_choice(op: Operation) -> Sequence[Operation]:
-    """A scatter of one number into each row, the gradient of one taken from each, as the choice that it is compiled to.
-
-    Each index is compared with the place, and where they agree the update is taken. () for all other operations.
-    """
-    if plain_opcode(op.opcode) != "scatter" or len(op.operand_shapes) != 3 or op.shape.startswith("("):
-        return ()
-    rows, (taken, updates) = _dims(op.shape), ([n for n in _dims(shape) if n > 1] for shape in op.operand_shapes[1:])
-    if updates != taken or updates not in [[n for n in (*rows[:k], *rows[k + 1 :]) if n > 1] for k in range(len(rows))]:
-        return ()
-    at = Operation(f"{op.name}.at", "compare", f"pred{op.shape[op.shape.find('[') :]}", op.operands[1:2])
-    at = replace(at, operand_shapes=op.operand_shapes[1:2], source=op.source, line=op.line)
-    operands, shapes = (at.name, *op.operands[2:], op.operands[0]), (at.shape, *op.operand_shapes[2:], op.shape)
-    return [at, replace(op, opcode="select", operands=operands, operand_shapes=shapes, attributes={}, calls=())]
-
-
-def _in_order(op: Operation) -> Sequence[Operation]:
-    """A scatter of many rows behind the sort of its indices: it takes the rows in their order. () for all others."""
-    if plain_opcode(op.opcode) != "scatter" or len(op.operand_shapes) != 3:
-        return ()
-    count = prod(_dims(op.operand_shapes[1])[:-1])
-    if count < _MANY_ROWS:
-        return ()
-    shape, flat, ordered = f"s32[{count}]", f"{op.name}.flat", f"{op.name}.sort"
-    return [
-        Operation(flat, "reshape", shape, op.operands[1:2], op.operand_shapes[1:2]),
-        Operation(ordered, "sort", shape, (flat, flat), (shape, shape), line=op.line, source=op.source),
-        replace(op, operands=(op.operands[0], ordered, op.operands[2])),
-    ]
-
-
-def _renamed(operations: Sequence[Operation], same: Callable[[Operation], str]) -> list[Operation]:
-    """The operations without those that only name a value again: ``same`` gives its first name, "" for the others."""
-    names, found = dict[str, str](), list[Operation]()
-    for op in operations:
-        if any(name in names for name in op.operands):
-            op = op.reading(tuple([names.get(name, name) for name in op.operands]))
-        if known := same(op):
-            names[op.name] = known
-        else:
-            found.append(op)
-    return found
-
-
-def _once(operations: Sequence[Operation], program: Program) -> list[Operation]:
-    """The operations without those that compute what another has computed."""
-    known: dict[tuple[object, ...], str] = {}
-    updates = (op for op in operations if op.operands and plain_opcode(op.opcode) in WRITES_IN_PLACE)
-    written = {op.name: op.operands[0] for op in updates}
-
-    def same(op: Operation) -> str:
-        kind = plain_opcode(op.opcode)
-        if kind in _UNCHANGED and op.operand_shapes[:1] == (op.shape,) and not _NOT_ZERO.search(_padding(op)):
-            return op.operands[0]
-        if kind == "select" and len(op.operands) == 3 and op.operand_shapes[:1] == ("pred[]",):
-            _, yes, no = op.operands  # an update that is made or not: the update itself chooses, in place
-            if updated := yes if written.get(yes) == no else no if written.get(no) == yes else "":
-                return updated
-        merges = (op.name and not op.calls) or kind == "reduce"
-        told = op.operands or "literal" in op.attributes  # which constant it is, and along which dim it counts
-        if not merges or kind not in _FLOWS | HEADS or not told:
-            return ""
-        body = [inner.opcode for callee in op.calls for inner in program.by_name[callee].operations]
-        key = kind, op.shape, op.operands, tuple(sorted(op.attributes.items())), *body
-        first = known.setdefault(key, op.name)
-        return first if first != op.name else ""
-
-    return _renamed(operations, same)
-
-
-def _without_barriers(operations: Sequence[Operation]) -> list[Operation]:
-    """The operations that read what went into barriers: those only keep what is computed again from being merged."""
-
-    def same(op: Operation) -> str:
-        return op.operands[0] if plain_opcode(op.opcode) == "optimization-barrier" and len(op.operands) == 1 else ""
-
-    return _renamed(operations, same)
-
-
-def _wanted(operations: list[Operation], captured: Collection[str]) -> list[Operation]:
-    """The operations without those whose values nothing reads."""
-    read, found = set(captured), list[Operation]()
-    for op in reversed(operations):
-        if op.name in read or plain_opcode(op.opcode) not in _FLOWS | HEADS or not op.operands:
-            read.update(name.partition("#")[0] for name in op.operands)
-            found.append(op)
-    return found[::-1]
-
-
-def _padding(op: Operation) -> str:
-    return "".join(text for key, text in op.attributes.items() if "padding" in key or key in ("low", "high"))
-
-
-def _widened_first(operations: list[Operation]) -> list[Operation]:
-    """The operations with the type changed before a reshape where only that is wanted of it, as the compiler does."""
-    readers = Computation("", tuple(operations)).readers
-    swapped: dict[str, Operation] = {}
-    for op in operations:
-        first, *more = readers[op.name] or [op]
-        if op.opcode == "reshape" and first.opcode == "convert" and not more and op.operand_shapes:
-            wide = f"{first.shape.partition('[')[0]}[{op.operand_shapes[0].partition('[')[2]}"
-            swapped[op.name] = replace(
-                first, name=op.name, line=op.line, shape=wide, operands=op.operands, operand_shapes=op.operand_shapes
-            )
-            swapped[first.name] = replace(
-                op, name=first.name, line=first.line, shape=first.shape, operands=(op.name,), operand_shapes=(wide,)
-            )
-    return [swapped.get(op.name, op) for op in operations]
 
 
 # In which order kernels run: as a compiler does it that would rather have little alive at once.

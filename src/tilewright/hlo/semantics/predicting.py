@@ -15,13 +15,13 @@ from typing import Any
 from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.graphs.graph import Block, Node, Value, in_order
 from tilewright.hlo.graphs.mlir import read_functions
+from tilewright.hlo.inlining import as_choice
 from tilewright.hlo.ir import ir, parse_module
 from tilewright.hlo.opcodes import ELEMENTWISE, PRODUCTS
 from tilewright.hlo.program import Computation, Operation, Program
 from tilewright.hlo.reading.mlir_reader import attributes_of, region_kind, xla_shape, xla_tuple
 from tilewright.hlo.rewrites.inline import Inline
 from tilewright.hlo.rewrites.pipeline import NEWEST, normal_form
-from tilewright.hlo.semantics.fusions import as_choice
 
 _TAG = "tilewright:"
 

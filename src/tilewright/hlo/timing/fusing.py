@@ -28,6 +28,7 @@ from tilewright.hlo.opcodes import (
     COLLECTIVES,
     DOTS,
     ELEMENTWISE,
+    HEADS,
     PRODUCTS,
     TAKES_NO_TIME,
     TAKES_PART,
@@ -37,7 +38,7 @@ from tilewright.hlo.program import Computation, Operation
 from tilewright.hlo.semantics.collectives import as_scatter, as_sum, read_in_part
 from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.semantics.dims import devices_of, gathered_rows, matrix_type, product_sizes
-from tilewright.hlo.semantics.fusions import HEADS, Fusions, captured_names, is_turned
+from tilewright.hlo.semantics.fusions import Fusions, captured_names, is_turned
 from tilewright.hlo.timing.chip import Chip
 from tilewright.hlo.timing.kernels import TARGET, Kernels
 from tilewright.hlo.timing.row import NoTime, Run, flops_of, run_of, timed, untimed
