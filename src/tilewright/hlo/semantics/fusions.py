@@ -33,7 +33,6 @@ from tilewright.hlo.opcodes import (
     FREE,
     HEADS,
     PRODUCTS,
-    TAKES_PART,
     TRANSCENDENTAL,
     WRITES_IN_PLACE,
 )
@@ -299,9 +298,7 @@ class Fusions:
                 dear.add(name)
             if name in self.through and self.kind[name] not in FREE:
                 sources = _union([made_of.get(operand, frozenset()) for operand in op.operands])
-                cost = sum(
-                    min(self.bytes.get(source.partition("#")[0], 0), self._whole(op, source)) for source in sources
-                )
+                cost = sum(self.bytes.get(source.partition("#")[0], 0) for source in sources)
                 most = _RECOMPUTED * self.bytes[name] * (2 if len(heads[name]) == 2 else 1)
                 multiplied = any(self.kind.get(head) in PRODUCTS for head in heads[name])
                 apart = (cost > most and (name in dear or multiplied)) or len(sources) > _MANY
@@ -315,10 +312,6 @@ class Fusions:
                     if self.kind[name] in FREE and not op.operands
                     else _union([made_of.get(operand, frozenset({operand})) for operand in op.operands])
                 )
-
-    def _whole(self, op: Operation, source: str) -> int:
-        """What a kernel reads of one source: of one that a slice is taken of no more than the slice."""
-        return self.bytes[op.name] if self.kind[op.name] in TAKES_PART else 1 << 62
 
     def _let_heads_flow(self) -> None:
         """A product or reduction whose result only one chain wants writes the chain's end instead."""
