@@ -58,6 +58,8 @@ class _Body:
     def __init__(self, program: Program, name: str) -> None:
         self.name, self.operations = name, inlined(program, program.by_name[name])
         self.entry = program.by_name[name].entry
+        in_place = (op for op in self.operations if plain_opcode(op.opcode) in WRITES_IN_PLACE)
+        self.updated = {op.operands[0]: op for op in in_place}
         whole = Computation(name, tuple(self.operations))
         self.by_name, self.read_by = whole.named, whole.readers
         self.kind = {op.name: plain_opcode(op.opcode) for op in self.operations}
@@ -401,7 +403,7 @@ def _by_index(op: Operation, side: int, result: TensorLayout) -> tuple[Operation
     return index, to, new
 
 
-# Arguments that an update or a loop changes, in a copy of them, as the caller keeps them.
+# Arguments that are updated in place, in a loop or not: in a copy of them, as the caller keeps them.
 
 
 def _kept(bodies: list[_Body], room: Callable[[], int]) -> Iterator[_Cause]:
@@ -410,11 +412,19 @@ def _kept(bodies: list[_Body], room: Callable[[], int]) -> Iterator[_Cause]:
         "give it away if nobody needs it after the call: jax.jit(..., donate_argnums=...); tilewright diff OLD NEW "
     )
     cause.how += "shows what it brings"
+    named = {body.name: body for body in bodies}
     for body in (body for body in bodies if body.entry):
         returned = {shape for op in body.operations if op.opcode == "return" for shape in op.operand_shapes}
+        updated = body.updated
+        for loop in (op for op in body.operations if body.kind[op.name] == "while" and op.calls[-1] in named):
+            inner = named[loop.calls[-1]]
+            carried = (op.name for op in inner.operations if op.opcode == "parameter")
+            updated |= {
+                name: inner.updated[part] for name, part in zip(loop.operands, carried) if part in inner.updated
+            }
         for op in body.operations:
-            changing = (each for each in body.read_by[op.name] if body.kind[each.name] in {"while", *WRITES_IN_PLACE})
-            if op.opcode == "parameter" and op.shape in returned and (first := next(changing, None)) is not None:
+            first = updated.get(op.name)
+            if op.opcode == "parameter" and op.shape in returned and first is not None:
                 cause.edits[body.name, op.name] = (replace(op, attributes={**op.attributes, GIVEN_AWAY: ""}),)
                 cause.about.append((body.array[op.name].size_bytes, first))
     size = bytes_text(sum(size for size, _ in cause.about))

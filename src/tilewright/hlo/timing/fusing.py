@@ -284,11 +284,7 @@ class Fusing:
                 continue
             if scalar and op.name in self.results:
                 continue
-            for copy in self._copies(op):
-                if self._is_apart(op, copy):
-                    run = self._copied(op, copy)
-                    self._add(copy if copy.name != op.name else replace(copy, name=f"{op.name}.copy"), run, runs)
-                    self.priced, streamed = self.priced - 1, streamed + run.megabytes
+            streamed += self._add_copies(op, runs, of_operands=True)
             if kind == "while" and op.calls and op.name not in self.broken:
                 self._loop(op)
                 if self._trips(op) is not None:
@@ -301,6 +297,7 @@ class Fusing:
             self.begun = True
             streamed, early = streamed + run.megabytes * often / runs, early + weights
             self._add(op, run, often)
+            streamed += self._add_copies(op, runs, of_operands=False)
         arriving, us = self.chip.stream_us(early), self.clock - begin
         hbm = arriving + self.chip.stream_us(streamed)
         if early:
@@ -328,6 +325,16 @@ class Fusing:
         """What turns an operation's operands before it or its result behind it, or copies a result returned again."""
         again = Operation(op.name, "copy", op.shape, (op.name,), (op.shape,))
         return [*self.copied.get(op.name, ()), *[again] * self.returned_again.get(op.name, 0)]
+
+    def _add_copies(self, op: Operation, runs: int, of_operands: bool) -> float:
+        """The rows of copies that are apart, of what an operation takes or of what it gives; their megabytes."""
+        streamed = 0.0
+        for copy in self._copies(op):
+            if self._is_apart(op, copy) and (copy.operands[0] in op.operands) == of_operands:
+                run = self._copied(op, copy)
+                self._add(copy if copy.name != op.name else replace(copy, name=f"{op.name}.copy"), run, runs)
+                self.priced, streamed = self.priced - 1, streamed + run.megabytes
+        return streamed
 
     def _is_apart(self, op: Operation, copy: Operation) -> bool:
         """Whether a copy is a row of its own: of a Pallas kernel's arrays, and of an argument that is changed."""
