@@ -55,6 +55,10 @@ def joined(x, w):
     return tuple(jnp.tanh(part) for part in jnp.split(x @ w, 3, -1))
 
 
+def written(cache, new, at):
+    return jax.lax.dynamic_update_slice(cache, new, (0, at, 0, 0))
+
+
 def gradient(policy):
     block = jax.checkpoint(lambda x, w, v: x + mlp(x, w, v), policy=policy)
     return jax.grad(lambda x, a, b, c, d: block(block(x, a, b), c, d).astype(F32).sum(), (1, 2, 3, 4))
@@ -100,6 +104,7 @@ WIDE = S((8192, 2048), F32), S((2048, 8192), F32), S((8192, 2048), F32)
 FEW, STORED = S((128, 4096), BF16), [(S((4096, 8192), kind), S((8192, 4096), kind)) for kind in (F32, BF16)]
 X, THIN = S((16384, 4096), BF16), S((4096, 64), BF16)
 LAYERS = (S((8192, 2048), BF16), *(S((2048, 8192), BF16), S((8192, 2048), BF16)) * 2)
+CACHE = S((32, 2048, 8, 128), BF16), S((32, 1, 8, 128), BF16), S((), I32)
 ROWS = (S((8192, 1024), BF16), S((8192,), I32), S((8192,), I32), S((8, 1024, 1024), BF16))
 KEPT = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
 CAUSES = {
@@ -109,13 +114,14 @@ CAUSES = {
     "thin-products": (three, (X, *(THIN,) * 3), joined, (X, S((4096, 192), BF16))),
     "computed-again": (gradient(None), LAYERS, gradient(KEPT), LAYERS),
     "one-hot-dispatch": (sent_by_ones, ROWS, sent_by_index, ROWS),
+    "donated-argument": (written, CACHE, jax.jit(written, donate_argnums=0), CACHE),
     "grouped-query-attention": (repeated, (S((8, 64, 64), BF16), S((8, 2048, 8, 64), BF16)), grouped, None),
     "one-hot-lookup": (picked_by_ones, (S((8192,), I32), S((32000, 1024), BF16)), picked_by_index, None),
     "small-table-gradient": (added_one_by_one, (S((38809,), I32), S((38809, 12), F32)), added_by_a_product, None),
 }
 
 
-BY_DAY = ("float32-product", "cast-every-step", "thin-products")
+BY_DAY = ("float32-product", "cast-every-step", "thin-products", "donated-argument")
 NAMES = [name if name in BY_DAY else pytest.param(name, marks=pytest.mark.nightly) for name in CAUSES]
 
 

@@ -24,15 +24,33 @@ def looped(body):
     return lambda x, w: jax.lax.fori_loop(0, 8, body, (x, w))
 
 
+COPY = "copy", 1, "vector"
+UPDATED = S((8192, 1024), F32), S((8, 1024), F32), S((), I32), S((), jnp.bool_)
+
+
+def updated(x, u, i, made):
+    return jnp.where(made, jax.lax.dynamic_update_slice(x, u, (i, 0)), x)
+
+
+def attended(q, k):
+    scores = 0.1 * jnp.einsum("hqd,hkd->hqk", q, k, preferred_element_type=F32)
+    return jnp.einsum("hqk,hkd->hqd", jax.nn.softmax(scores).astype(BF16), k)
+
+
 CASES = {
     # what a loop's body computes of what stays as it is, is done once, before it; of its counters each is a kernel
     "invariant": (
         (looped(lambda _, c: (jnp.tanh(c[0] @ c[1].astype(BF16)), c[1])), NARROW, X),
-        [("convert", 1, "vector"), ("tanh", 8, "matrix"), ("add", 8, "vector"), ("compare", 9, "vector")],
+        [COPY, ("convert", 1, "vector"), ("tanh", 8, "matrix"), ("add", 8, "vector"), ("compare", 9, "vector")],
     ),
+    # what it changes of arguments is a copy of them, unless they are given away
     "changing": (
         (looped(lambda _, c: (jnp.tanh(c[0] @ c[1].astype(BF16)), 2 * c[1])), NARROW, X),
-        [("tanh", 8, "matrix"), ("multiply", 8, "vector"), ("add", 8, "vector"), ("compare", 9, "vector")],
+        [COPY, COPY, ("tanh", 8, "matrix"), ("multiply", 8, "vector"), ("add", 8, "vector"), ("compare", 9, "vector")],
+    ),
+    "changing what was given away": (
+        (jax.jit(looped(lambda _, c: (c[0] @ c[0], 2 * c[1])), donate_argnums=(0, 1)), NARROW, X),
+        [("dot_general", 8, "matrix"), ("multiply", 8, "vector"), ("add", 8, "vector"), ("compare", 9, "vector")],
     ),
     # a reduction is the last of its kernel
     "reduction": ((lambda x: jnp.exp(x.sum(1)), X), [("reduce", 1, "vector"), ("exponential", 1, "vector")]),
@@ -57,11 +75,25 @@ CASES = {
     "no free dims alone": ((lambda a, b: jnp.einsum("bd,bd->b", a, b), LINES, LINES), [("reduce", 1, "vector")]),
     # what an update that is made or not gives is in place
     "update or not": (
-        (
-            lambda x, u, i, made: jnp.where(made, jax.lax.dynamic_update_slice(x, u, (i, 0)), x),
-            *(S((8192, 1024), F32), S((8, 1024), F32), S((), I32), S((), jnp.bool_)),
-        ),
+        (jax.jit(updated, donate_argnums=0), *UPDATED),
         [("dynamic_update_slice", 1, "vector")],
+    ),
+    "update of what is kept": ((updated, *UPDATED), [COPY, ("dynamic_update_slice", 1, "vector")]),
+    # layers: the mean is one whoever asks for it, and so is the spread
+    "mean and variance": (
+        (lambda x: (x - x.mean(1, keepdims=True)) * jax.lax.rsqrt(x.var(1, keepdims=True) + 1e-5), X),
+        [("reduce", 1, "vector")] * 2 + [("multiply", 1, "vector")],
+    ),
+    # the gradient of one number taken from each row is a comparison, wherever it is wanted
+    "taken along": (
+        (jax.grad(lambda x, i: jnp.take_along_axis(jnp.sin(x), i, 1).sum()), X, S((1024, 1), I32)),
+        [("multiply", 1, "vector")],
+    ),
+    # a softmax is made where its scores are, as long as its rows are not
+    "softmax": ((attended, S((16, 1024, 128), BF16), HEADS), [("multiply", 1, "matrix"), ("dot_general", 1, "matrix")]),
+    "softmax of long rows": (
+        (attended, S((4, 8192, 128), BF16), S((4, 8192, 128), BF16)),
+        [("multiply", 1, "matrix"), ("reduce", 1, "vector"), ("dot_general", 1, "matrix")],
     ),
 }
 
@@ -75,6 +107,23 @@ def test_a_program_becomes_these_kernels(name):
 def test_an_update_in_place_passes_its_own_bytes():
     (row,) = kernels(*CASES["update or not"][0])
     assert row.bytes <= 4 * 8 * 1024 * 4
+    copy, _ = kernels(*CASES["update of what is kept"][0])
+    assert copy.bytes == 2 * 8192 * 1024 * 4
+
+
+def test_more_is_alive_at_once_than_stays_near():
+    def made(xs, ws):
+        products = [x @ w for x, w in zip(xs, ws)]
+        largest = sum(product.max() for product in products)
+        return sum(product / largest for product in products)
+
+    def passed(count):  # of products of 16 MB each, all alive until the largest numbers of all are known
+        wide, narrow = (S((count, *shape), BF16) for shape in ((8192, 128), (128, 1024)))
+        rows = kernels(made, wide, narrow)
+        return sum(row.bytes for row in rows) - count * 2 * 128 * (8192 + 1024)
+
+    assert passed(4) < 2 * 2 * 8192 * 1024
+    assert passed(12) > 2 * 4 * 2 * 8192 * 1024
 
 
 def test_a_sum_of_the_vector_unit_takes_no_less_than_its_bytes_and_not_ten_times_that():
@@ -91,3 +140,40 @@ def test_many_rows_of_a_large_table_are_gathered_by_the_sparsecores():
 
     bytes_a_row = 2 * 4096
     assert 0.5 * bytes_a_row / 1638e9 < (seconds(32768) - seconds(16384)) / 16384 < 4 * bytes_a_row / 1638e9
+
+
+@pytest.mark.parametrize(("chip", "depth", "count"), [("tpu-v5p", 64, 2), ("tpu-v5p", 128, 3), ("tpu-v6e", 128, 2)])
+def test_a_softmax_is_a_kernel_of_its_own_behind_products_as_deep_as_the_matrix_unit(chip, depth, count):
+    heads = S((64, 1024, depth), BF16)
+    rows = [row for row in estimate(from_jax(attended, heads, heads), chip).rows if row.op != "stream"]
+    assert len(rows) == count
+    scores = 64 * 1024 * 1024 * 4
+    assert sum(row.bytes for row in rows) == pytest.approx({2: 2, 3: 4}[count] * scores, rel=0.1)
+
+
+def test_a_fourier_transform_has_a_time_that_grows_with_it():
+    def seconds(*sizes):
+        step = estimate(from_jax(jnp.fft.fft2, S(sizes, jnp.complex64)), "tpu-v6e")
+        assert step.priced == 1
+        return step.device_seconds
+
+    assert 0 < seconds(8, 256, 256) < seconds(16, 256, 256) < seconds(16, 256, 512) < seconds(16, 509, 512)
+
+
+def test_a_scatter_of_many_rows_sorts_them_and_fetches_each():
+    def added(ids, rows):
+        return jnp.zeros((50_000, 256)).at[ids].add(rows)
+
+    few, many = (kernels(added, S((n,), I32), S((n, 256), F32)) for n in (512, 16384))
+    assert [row.op for row in few[1:]] == ["scatter"]  # behind its indices
+    assert [row.op for row in many[1:]] == ["sort", "scatter"]
+    assert many[-1].bytes == few[-1].bytes == 4 * 256 * 50_000  # zeros of its own; rows that are given come beside
+    assert many[-1].seconds > few[-1].seconds
+
+
+def test_types_are_those_of_what_a_kernel_reads():
+    def product(kind):
+        (row,) = kernels(lambda x, w: jnp.tanh((x @ w).astype(F32)), S((4096, 4096), kind), S((4096, 4096), kind))
+        return row.measured_on
+
+    assert product(BF16) == "this chip" != product(jnp.int8)

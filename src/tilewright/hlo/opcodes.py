@@ -70,6 +70,14 @@ REARRANGES = frozenset(
 )
 """Operations that move elements and compute none."""
 
+FREE = frozenset({"constant", "iota", "broadcast", "partition-id", "replica-id"})
+"""Values that every kernel makes for itself."""
+FLOWS = ELEMENTWISE | FREE
+FLOWS |= {"reshape", "transpose", "slice", "dynamic-slice", "pad", "reverse", "concatenate", "bitcast-convert"}
+"""Operations that run in the kernels that want their values."""
+HEADS = PRODUCTS - {"ragged-dot"} | {"reduce", "gather", "reduce-window"}
+"""Operations that do what follows them elementwise."""
+
 MOVES_ONLY = TAKES_NO_TIME | REARRANGES | {"bitcast-convert", "custom-call", "fusion", "iota", "scatter"}
 """Operations inside a fusion that compute nothing: their cost is at the fusion's border."""
 

@@ -55,6 +55,18 @@ def aliases(text: str) -> tuple[tuple[int | None, int, int | None], ...]:
 _DONOR = re.compile(r"\(\s*(\d{1,9})\s*,")
 
 
+GIVEN_AWAY = "jax.buffer_donor"
+"""The attribute of a parameter that marks it as donated, beside what the module's header says."""
+
+
+def given_away(program: Program) -> frozenset[str]:
+    """The names of the entry's arguments that it may write over: donated ones."""
+    numbers = {int(number) for number in _DONOR.findall(program.attributes.get("buffer_donor", ""))}
+    numbers |= {number for _, number, _ in aliases(program.attributes.get("input_output_alias", ""))}
+    arguments = (op for op in program.entry.operations if op.opcode == "parameter")
+    return frozenset(op.name for k, op in enumerate(arguments) if k in numbers or GIVEN_AWAY in op.attributes)
+
+
 def written_over_arguments(program: Program) -> frozenset[int]:
     """Elements of the program's result that are written over an argument: none of them needs memory of its own.
 

@@ -38,7 +38,7 @@ ModuleOption = Annotated[str | None, "For a dump folder: the module to take, by 
 AssumeOption = Annotated[
     list[str] | None,
     "--assume",
-    "What only a serving step's data says: kv_len=2048 (tokens in the cache of a sequence), tokens=N, sequences=N.",
+    "What only a step's data says: kv_len=2048 (tokens in the cache of a sequence), tokens=N, sequences=N, trips=N.",
 ]
 
 

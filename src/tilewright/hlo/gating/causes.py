@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import accumulate
-from math import prod
+from math import gcd, prod
 
 from tilewright.errors import TilewrightError
 from tilewright.hlo.cost import array_layout, plain_opcode
 from tilewright.hlo.inlining import inlined
-from tilewright.hlo.opcodes import DOTS, ELEMENTWISE
-from tilewright.hlo.program import Computation, Operation, Program
+from tilewright.hlo.opcodes import DOTS, ELEMENTWISE, WRITES_IN_PLACE
+from tilewright.hlo.program import GIVEN_AWAY, Computation, Operation, Program
 from tilewright.hlo.reporting.buffers import lifetimes
 from tilewright.hlo.reporting.types import Suggestion
 from tilewright.hlo.semantics.context import Context
@@ -57,6 +57,9 @@ class _Body:
 
     def __init__(self, program: Program, name: str) -> None:
         self.name, self.operations = name, inlined(program, program.by_name[name])
+        self.entry = program.by_name[name].entry
+        in_place = (op for op in self.operations if plain_opcode(op.opcode) in WRITES_IN_PLACE)
+        self.updated = {op.operands[0]: op for op in in_place}
         whole = Computation(name, tuple(self.operations))
         self.by_name, self.read_by = whole.named, whole.readers
         self.kind = {op.name: plain_opcode(op.opcode) for op in self.operations}
@@ -166,11 +169,14 @@ def causes(program: Program, target: Target) -> list[Suggestion]:
 # Scores and their softmax, or logits and theirs: arrays larger than all they are made of, written and read again. One
 # kernel computes them block by block near the core.
 
+_BLOCK = 1024
+"""Tokens of a block of scores that a kernel holds near the core."""
 _WRITTEN = {"attention": "attention's scores", "loss": "the loss's logits"}
 _FUSED = {
-    "attention": "from jax.experimental.pallas.ops.tpu.flash_attention import flash_attention; "
-    "flash_attention(q, k, v, sm_scale=q.shape[-1] ** -0.5) with q, k, v: [batch, heads, tokens, depth] "
-    "(splash_attention beside it where heads share keys); tilewright kernel check names its block sizes",
+    "attention": "from jax.experimental.pallas.ops.tpu.flash_attention import BlockSizes, flash_attention; "
+    "flash_attention(q, k, v, sm_scale=q.shape[-1] ** -0.5, block_sizes=BlockSizes(block_b=1, block_q={0}, "
+    "block_k_major={1}, block_k={1})) with q, k, v: [batch, heads, tokens, depth], causal=True where later tokens are "
+    "masked (splash_attention beside it where heads share keys); of small blocks, as by default, it is slower",
     "loss": "tokamax.linear_softmax_cross_entropy_loss(x, labels, w), or a lax.map of jax.checkpoint(loss) over blocks "
     "of tokens, keeps no logits; tilewright diff OLD NEW shows what it brings",
 }
@@ -193,7 +199,8 @@ def _written_out(bodies: list[_Body], room: Callable[[], int]) -> Iterator[_Caus
             cause.about.append((-len(cause.about), first))
             array = body.array[first.name]
             each = f"{list(array.shape)} are written out {cause.many}({bytes_text(array.data_bytes)} each)"
-            cause.what, cause.how = f"{_WRITTEN[kind]} {each}", _FUSED[kind]
+            blocks = (gcd(size, _BLOCK) for size in array.shape[-2:])
+            cause.what, cause.how = f"{_WRITTEN[kind]} {each}", _FUSED[kind].format(*blocks)
             sums = body.after(*(name for name in ends if body.kind[name] == "reduce"))
             own = inside | sums
             leaves = {name for name in sums if not own.issuperset(body.readers(name))}
@@ -396,4 +403,33 @@ def _by_index(op: Operation, side: int, result: TensorLayout) -> tuple[Operation
     return index, to, new
 
 
-_CAUSES = (_written_out, _sent_by_ones, _in_wide_types, _cast_every_step, _thin, _made_again)
+# Arguments that are updated in place, in a loop or not: in a copy of them, as the caller keeps them.
+
+
+def _kept(bodies: list[_Body], room: Callable[[], int]) -> Iterator[_Cause]:
+    cause = _Cause("donated-argument")
+    cause.how = (
+        "give it away if nobody needs it after the call: jax.jit(..., donate_argnums=...); tilewright diff OLD NEW "
+    )
+    cause.how += "shows what it brings"
+    named = {body.name: body for body in bodies}
+    for body in (body for body in bodies if body.entry):
+        returned = {shape for op in body.operations if op.opcode == "return" for shape in op.operand_shapes}
+        updated = body.updated
+        for loop in (op for op in body.operations if body.kind[op.name] == "while" and op.calls[-1] in named):
+            inner = named[loop.calls[-1]]
+            carried = (op.name for op in inner.operations if op.opcode == "parameter")
+            updated |= {
+                name: inner.updated[part] for name, part in zip(loop.operands, carried) if part in inner.updated
+            }
+        for op in body.operations:
+            first = updated.get(op.name)
+            if op.opcode == "parameter" and op.shape in returned and first is not None:
+                cause.edits[body.name, op.name] = (replace(op, attributes={**op.attributes, GIVEN_AWAY: ""}),)
+                cause.about.append((body.array[op.name].size_bytes, first))
+    size = bytes_text(sum(size for size, _ in cause.about))
+    cause.what = f"{cause.many}an argument is copied before it is changed ({size})"
+    yield cause
+
+
+_CAUSES = (_written_out, _sent_by_ones, _in_wide_types, _cast_every_step, _thin, _made_again, _kept)

@@ -63,7 +63,8 @@ _I64S = r"(?:array<i64(?::([^<>]*))?>|\[([^\]]*)\]|dense<([^<>]*)>\s*:\s*tensor<
 """Integers, in any of the ways that releases have written them."""
 _DIMENSIONS = re.compile(rf"(?:\bdims?|\bpermutation|\bbroadcast_dimensions|\bdimensions?)\s*=\s*{_I64S}")
 _DIRECTION = re.compile(r"\bcompare\s+([A-Z]{2})\b|\bcomparison_direction\s+([A-Z]{2})\b")
-_SCALAR = re.compile(r"dense<(-?\d{1,18})>\s*:\s*tensor<(?:[us]?i\d+)>")
+_SCALAR = re.compile(r"dense<([-+.\w]+)>\s*:\s*tensor<\w+>")
+_APPLIES = re.compile(r"\bapplies\s+(\S+)")
 _PADDING = re.compile(r"\b(low|high|interior)\s*=\s*\[([-\d,\s]*)\]")
 _PADDING_KEYS = ("low", "high", "interior")
 _DOT = re.compile(r"\b(batching|contracting)_dims\s*=\s*\[([\d,\s]*)\]\s*x\s*\[([\d,\s]*)\]")
@@ -74,9 +75,9 @@ _GROUP_COUNTS = re.compile(r"\b(feature_group_count|batch_group_count)\s*=\s*(\d
 _WINDOW = re.compile(rf"\b(stride|window_strides|lhs_dilate|lhs_dilation|rhs_dilate|rhs_dilation)\s*=\s*{_I64S}")
 _WINDOW_KEYS = {"window_strides": "stride", "lhs_dilation": "lhs_dilate", "rhs_dilation": "rhs_dilate"}
 _PADS = re.compile(r"\bpad(?:ding)?\s*=\s*(?:dense<)?(\[\[[-\d,\s\[\]]*\]\])")
-_TAKEN = re.compile(r"\bslice_sizes\s*=\s*array<i64(?::([^<>]*))?>")
 _SIZES = re.compile(rf"\b(?:broadcast_)?sizes\s*=\s*{_I64S}")
 _OPERAND = re.compile(r"\(tensor<((?:\d+x|\?x)*)")
+_LENGTHS = re.compile(rf"\b(?:slice_sizes|(?:fft_)?length)\s*=\s*{_I64S}")
 _SLICE = re.compile(r"\[([\d:,\s]*)\]")
 _SLICE_KEYS = ("start_indices", "limit_indices", "strides")
 _SLICE_PART = re.compile(rf"\b(start_indices|limit_indices|strides)\s*=\s*{_I64S}")
@@ -91,9 +92,9 @@ def attributes_of(opcode: str, text: str) -> dict[str, str]:
     return _READERS[opcode](text) if opcode in _READERS else {}
 
 
-def _dimensions(text: str) -> dict[str, str]:
-    match = _DIMENSIONS.search(text)
-    return {"dimensions": "{" + ",".join(_i64s(*match.groups())) + "}"} if match else {}
+def _dimensions(text: str, key: str = "dimensions", pattern: re.Pattern[str] = _DIMENSIONS) -> dict[str, str]:
+    match = pattern.search(text)
+    return {key: "{" + ",".join(_i64s(*match.groups())) + "}"} if match else {}
 
 
 def _i64s(array: str | None, listed: str | None, dense: str | None, count: str | None, one: str | None) -> list[str]:
@@ -246,21 +247,20 @@ def _donations(donated: list[tuple[int, str]]) -> dict[str, str]:
 
 _READERS: dict[str, Callable[[str], dict[str, str]]] = {
     "compare": lambda text: {"direction": m[1] or m[2]} if (m := _DIRECTION.search(text)) else {},
-    "constant": lambda text: {"literal": m[1]} if (m := _SCALAR.search(text)) else {},  # of an integer scalar alone
-    "gather": lambda text: (
-        {"slice_sizes": "{" + (m[1] or "").replace(" ", "") + "}"} if (m := _TAKEN.search(text)) else {}
-    ),
+    "constant": lambda text: {"literal": m[1]} if (m := _SCALAR.search(text)) else {},  # of a scalar alone
+    "gather": lambda text: _dimensions(text, "slice_sizes", _LENGTHS),
+    "fft": lambda text: _dimensions(text, "fft_length", _LENGTHS),
     "pad": _pad,
     "slice": _slice,
     "broadcast": _broadcast,
     "custom_call": _custom_call,
     "dot": _matrix_product,
-    "dot_general": _dot,
-    "ragged_dot": _dot,
+    **dict.fromkeys(("dot_general", "ragged_dot"), _dot),
     "convolution": _convolution,
     **dict.fromkeys(("all_gather", "all_reduce", "all_to_all", "reduce_scatter"), _exchange),
     **dict.fromkeys(("collective_broadcast", "collective_permute"), _exchange),
-    **dict.fromkeys(("transpose", "broadcast_in_dim", "concatenate", "reduce"), _dimensions),
+    **dict.fromkeys(("transpose", "broadcast_in_dim", "concatenate"), _dimensions),
+    "reduce": lambda text: _dimensions(text) | ({"applies": m[1]} if (m := _APPLIES.search(text)) else {}),
 }
 
 

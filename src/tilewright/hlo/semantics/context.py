@@ -32,8 +32,9 @@ ASSUMABLE = {
     "kv_len": "tokens in the cache of a sequence, the mean of a step",
     "tokens": "tokens that a step computes, no more than the program has room for",
     "sequences": "sequences that these tokens belong to",
+    "trips": "how often a loop runs whose length data decides",
 }
-"""What a user may state of a serving step's data, and what it means."""
+"""What a user may state of a step's data, and what it means."""
 
 
 def checked_assumptions(assume: Mapping[str, float]) -> Mapping[str, float]:
@@ -112,7 +113,10 @@ class Context:
         self.unknown: set[str] = set()
         self.modelled, self.fused_along = modelled or {}, fused_along
         self.assume = checked_assumptions(assume or {})
-        self.runs, self.unknown_loops = count_runs(program)
+        stated = round(self.assume["trips"]) if "trips" in self.assume else None
+        self.runs, unknown = count_runs(program, stated)
+        self.unknown_loops = unknown if stated is None else ()
+        self.stated_loops = () if stated is None else unknown
         self._scopes: dict[str, Scope] = {}
         self._layouts: dict[str, TensorLayout] = {}
         self._lines_beside: dict[tuple[str, str], str] = {}

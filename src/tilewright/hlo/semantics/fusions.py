@@ -8,7 +8,8 @@ A stated model, read off the modules of the TPU's compiler:
   it; towards another product it writes where the value is narrowest. One kernel has one product. A reduction is the
   last of its kernel; no more than its type is changed behind it.
 * What a loop's body computes of arrays that the loop does not change is done before it, unless it makes them larger.
-* An update that a condition keeps or drops is done in place; a product without free dims is a reduction.
+* An update that a condition keeps or drops is done in place, of an argument that is not given away in a copy of it; a
+  product without free dims is a reduction.
 * What loops, branches, custom calls, sorts and exchanges take is written, and so are the results.
 """
 
@@ -16,38 +17,38 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from math import prod
 
 from tilewright.errors import TilewrightError
 from tilewright.hlo.cost import plain_opcode
-from tilewright.hlo.inlining import inlined
-from tilewright.hlo.opcodes import CONTROL, DOTS, ELEMENTWISE, MARKER_CALLS, PRODUCTS, TAKES_PART, WRITES_IN_PLACE
-from tilewright.hlo.program import Computation, Operation, Program
+from tilewright.hlo.inlining import dims_of, simplified
+from tilewright.hlo.opcodes import (
+    CONTROL,
+    DOTS,
+    ELEMENTWISE,
+    FLOWS,
+    FREE,
+    HEADS,
+    PRODUCTS,
+    TRANSCENDENTAL,
+    WRITES_IN_PLACE,
+)
+from tilewright.hlo.program import Computation, Operation, Program, given_away
 from tilewright.hlo.semantics.context import Context
 from tilewright.layout import is_bitcast, predict
 
-_FREE = frozenset({"constant", "iota", "broadcast", "partition-id", "replica-id"})
-"""Values that every kernel makes for itself."""
-_REARRANGES = frozenset(
-    {"reshape", "transpose", "slice", "dynamic-slice", "pad", "reverse", "concatenate", "bitcast-convert"}
-)
 _PARTS = frozenset({"slice", "dynamic-slice", "pad", "concatenate"})
-_FLOWS = ELEMENTWISE | _REARRANGES | _FREE
-"""Operations that run in the kernels that want their values."""
-HEADS = PRODUCTS - {"ragged-dot"} | {"reduce", "gather", "reduce-window"}
-"""Operations that do what follows them elementwise."""
-_UNCHANGED = frozenset({"pad", "slice", "reshape", "convert"})
-"""Operations that do nothing where their result has the operand's shape and nothing is padded."""
-_NOT_ALONE = _FREE | {"reshape", "transpose", "slice", "reverse", "concatenate", "pad", "bitcast-convert"}
+_NOT_ALONE = FREE | {"reshape", "transpose", "slice", "reverse", "concatenate", "pad", "bitcast-convert"}
 """Operations that are not done before a loop for their own sake."""
-_NOT_ZERO = re.compile("[1-9]")
+_SPREAD = re.compile(r"\d_-?\d+_[1-9]")
+"""In a pad's attributes: it puts something between elements, as a scan does that joins its halves. It is written."""
 _LANES = 128
 _PALLAS = "tpu_custom_call"
 _MANY = 8
-_LONG_ROW = 256
+_LONG_ROW = 4096
 _RECOMPUTED = 1.1
 """How many times a value's bytes a kernel reads to compute it again rather than to have it written."""
 
@@ -96,8 +97,7 @@ class Fusions:
         self, context: Context, computation: Computation, captured: Collection[str], written: bool = False
     ) -> None:
         self.context, self.captured = context, captured
-        operations = [part for op in inlined(context.program, computation) for part in _as_sum(_marked(op))]
-        self.operations = _widened_first(_wanted(_without_barriers(_once(operations)), captured))
+        self.operations = simplified(context.program, computation, captured)
         self.operations = self._as_it_lies(self.operations)
         whole = Computation(computation.name, tuple(self.operations))
         self.by_name, self.readers = whole.named, whole.readers
@@ -117,12 +117,15 @@ class Fusions:
         }
         self.loops = context.runs[computation.name].trips if computation.name in context.runs else ()
         self.hoisted = self._before_the_loop() if computation.name.endswith(".body") else set[str]()
-        self.joined = {op.name for op in self.operations if self._is_softmax_sum(op)}
-        self.through = {name for name in self.by_name if self._flows(name)} | self.joined
+        softmaxes = {op.name: made for op in self.operations if (made := self._summed_up(op))}
+        self.in_softmax = {name for name, made in softmaxes.items() if self._depth_behind(made) < self.side}
+        apart = {made for name, made in softmaxes.items() if name not in self.in_softmax}
+        self.through = {name for name in self.by_name if self._flows(name)} - apart
         self.head_of: dict[str, str] = {}
         returned = [op.operands for op in self.operations if op.opcode == "return"]
         self.results = set(returned[-1]) if returned and computation.entry else set()
         self.arguments = {op.name for op in self.operations if op.opcode == "parameter" and computation.entry}
+        self.kept = self.arguments - given_away(context.program) if self.arguments else self.arguments
         self._let_values_flow()
         self._let_heads_flow()
 
@@ -193,30 +196,43 @@ class Fusions:
             maker = self.by_name.get(maker.operands[0])
         return maker is not None and self.kind[maker.name] in PRODUCTS
 
-    def _is_softmax_sum(self, op: Operation) -> bool:
-        """Whether a reduction of long rows is one of a softmax whose narrowed result only products want.
+    def _summed_up(self, op: Operation) -> str:
+        """The exponentials of which a reduction sums up rows whose quotients a product takes in bfloat16, "" if none.
 
-        Compilers for units of 256 do such a softmax in the kernel of the product behind it.
+        One kernel has them, their largest and their sum, and writes the exponentials, as the modules of every chip show
+        up to 4,096 columns and none beyond: that of the product that makes the scores, if it is of less depth than the
+        matrix unit has, or one behind it.
         """
-        if self.kind[op.name] != "reduce" or not self.wide_units or op.name in self.captured:
-            return False
-        with suppress(TilewrightError, OverflowError):
-            rows, sums = self.context.layout(op.operand_shapes[0]), self.context.layout(op.shape)
-            if rows is None or sums is None or rows.rank < 4 or rows.shape[:-1] != sums.shape:
-                return False
-            ends, seen, open_ = set[str](), {op.name}, [op.name]
-            while open_ and len(seen) <= 4 * _MANY:
-                for reader in self.readers[open_.pop()]:
-                    if reader.name not in seen and self.kind[reader.name] in _FLOWS | {"reduce"}:
-                        seen.add(reader.name)
-                        open_.append(reader.name)
-                    elif reader.name not in seen:
-                        ends.add(reader.name)
-            products = bool(ends) and not open_ and all(self.kind[name] in DOTS for name in ends)
-            wide = op.shape.partition("[")[0] == "f32"
-            narrow = products and all(shape.startswith("bf16") for shape in self.by_name[min(ends)].operand_shapes[:2])
-            return rows.shape[-1] >= _LONG_ROW and wide and narrow
-        return False
+        if self.kind[op.name] != "reduce" or not op.operand_shapes or op.name in self.captured:
+            return ""
+        made = self.by_name.get(op.operands[0])
+        while made is not None and self.kind[made.name] == "convert":
+            made = self.by_name.get(made.operands[0])
+        rows, sums = dims_of(op.operand_shapes[0]), dims_of(op.shape)
+        if made is None or self.kind[made.name] != "exponential" or rows[:-1] != sums or rows[-1] > _LONG_ROW:
+            return ""
+        seen, open_ = {op.name}, [op.name]
+        while open_ and len(seen) <= 4 * _MANY:
+            for reader in self.readers[open_.pop()]:
+                if self.kind[reader.name] in DOTS and all(map(_is_bf16, reader.operand_shapes[:2])):
+                    return made.name if op.shape.startswith("f32") else ""
+                if reader.name not in seen and self.kind[reader.name] in FLOWS:
+                    seen.add(reader.name)
+                    open_.append(reader.name)
+        return ""
+
+    def _depth_behind(self, name: str) -> int:
+        """How deep the nearest product is that a value is made of; 0 where none is near."""
+        seen, open_ = {name}, [name]
+        while open_ and len(seen) <= 4 * _MANY:
+            op = self.by_name[open_.pop(0)]
+            if self.kind[op.name] in DOTS:
+                sizes = dims_of(op.operand_shapes[0])
+                return prod(sizes[d] for d in op.integers("lhs_contracting_dims") if d < len(sizes))
+            new = [each for each in op.operands if each in self.by_name and each not in seen]
+            seen.update(new)
+            open_ += new if self.kind[op.name] in FLOWS else []
+        return 0
 
     def _before_the_loop(self) -> set[str]:
         """What a loop's body computes of what stays as it is, and is no larger: it is done once, before the loop."""
@@ -225,7 +241,7 @@ class Fusions:
         fixed = {before for before, after in zip(parameters, returned, strict=False) if before == after}
         for op in self.operations:
             same = all(name in fixed or name.partition("#")[0] not in self.by_name for name in op.operands)
-            if self.kind[op.name] in _FLOWS | HEADS and same:
+            if self.kind[op.name] in FLOWS | HEADS and same:
                 fixed.add(op.name)
         hoisted = set[str]()
         for op in reversed(self.operations):
@@ -244,25 +260,24 @@ class Fusions:
         if name in self.hoisted and any(reader.name not in self.hoisted for reader in self.readers[name]):
             return False
         relaid = any(reader.name in self.relaid for reader in self.readers[name])
-        if relaid and self.kind[name] not in _FREE and (self.wide_units or not self._widens(name)):
+        if relaid and self.kind[name] not in FREE and (self.wide_units or not self._widens(name)):
             return False
         if (
-            self.kind[name] not in _FLOWS
+            self.kind[name] not in FLOWS
             or name in self.relaid
-            or (name in self.captured and self.kind[name] not in _FREE)
+            or (self.kind[name] == "pad" and _SPREAD.search(self.by_name[name].attributes.get("padding", "")))
+            or (name in self.captured and self.kind[name] not in FREE)
         ):
             return False
         return all(self._takes_inside(reader, name) for reader in self.readers[name])
 
     def _takes_inside(self, reader: Operation, name: str) -> bool:
         kind = self.kind[reader.name]
-        if kind in _FLOWS | HEADS:
-            return kind != "gather" or name != reader.operands[0] or self._is_picked(reader, name)
-        return kind in WRITES_IN_PLACE and name != reader.operands[0]
-
-    def _is_picked(self, gather: Operation, name: str) -> bool:
-        """Whether a gather takes few elements of a converted value: it takes them of what was converted."""
-        return self.kind[name] == "convert" and _MANY * self.elements[gather.name] <= self.elements[name]
+        if kind in FLOWS | HEADS:
+            return kind != "gather" or name != reader.operands[0]
+        if kind == "scatter":  # it begins with its own zeros, and fetches rows in its order
+            return name == reader.operands[0] and self.kind[name] in FREE
+        return kind == "dynamic-update-slice" and name != reader.operands[0]
 
     def _let_values_flow(self) -> None:
         """Write what several kernels want and what costs more to compute again than to read."""
@@ -274,15 +289,19 @@ class Fusions:
             ]
             heads[op.name] = frozenset(list(found)[:_MANY]) if len(found := _union(wanted)) > _MANY else found
         made_of: dict[str, frozenset[str]] = {}
+        dear = set[str]()
         for op in self.operations:
             name = op.name
-            if name in self.through and self.kind[name] not in _FREE:
+            if self.kind[name] in TRANSCENDENTAL or not dear.isdisjoint(
+                each for each in op.operands if each in self.through
+            ):
+                dear.add(name)
+            if name in self.through and self.kind[name] not in FREE:
                 sources = _union([made_of.get(operand, frozenset()) for operand in op.operands])
-                cost = sum(
-                    min(self.bytes.get(source.partition("#")[0], 0), self._whole(op, source)) for source in sources
-                )
+                cost = sum(self.bytes.get(source.partition("#")[0], 0) for source in sources)
                 most = _RECOMPUTED * self.bytes[name] * (2 if len(heads[name]) == 2 else 1)
-                apart = cost > most or len(sources) > _MANY
+                multiplied = any(self.kind.get(head) in PRODUCTS for head in heads[name])
+                apart = (cost > most and (name in dear or multiplied)) or len(sources) > _MANY
                 if len(heads[name]) > 1 and apart and not (self.kind[name] == "compare" and len(sources) == 1):
                     self.through.discard(name)
             if name not in self.through:
@@ -290,13 +309,9 @@ class Fusions:
             else:
                 made_of[name] = (
                     frozenset()
-                    if self.kind[name] in _FREE and not op.operands
+                    if self.kind[name] in FREE and not op.operands
                     else _union([made_of.get(operand, frozenset({operand})) for operand in op.operands])
                 )
-
-    def _whole(self, op: Operation, source: str) -> int:
-        """What a kernel reads of one source: of one that a slice is taken of no more than the slice."""
-        return self.bytes[op.name] if self.kind[op.name] in TAKES_PART else 1 << 62
 
     def _let_heads_flow(self) -> None:
         """A product or reduction whose result only one chain wants writes the chain's end instead."""
@@ -305,18 +320,17 @@ class Fusions:
             name = op.name
             if self.kind[name] not in HEADS and name not in self.masked:
                 continue
-            if name in self.joined or name in self.captured or not self.readers[name]:
+            if name in self.captured or not self.readers[name]:
                 continue
             if name in self.hoisted:
                 continue
             if self.kind[name] == "reduce":
-                self._end_with_sum(name)
                 continue
             ends, keeps = self._ends(name)
             end = next(iter(ends)) if len(ends) == 1 and keeps else ""
             if end and (end in self.relaid or self._widens(end)) and self._is_laid_apart(end):
                 continue
-            fused = self.kind[end] in _FLOWS and end not in self.relaid if end else False
+            fused = self.kind[end] in FLOWS and end not in self.relaid if end else False
             fused = fused or (end != "" and self.kind[name] in PRODUCTS and self._ends_product(end, name))
             if not fused or end in taken:
                 narrowest = bool(end) or (len(ends) > 1 and not self._ends_computed(name))
@@ -326,14 +340,6 @@ class Fusions:
                 self.through.add(name)
                 self.through.discard(end)
                 self.head_of[end] = name
-
-    def _end_with_sum(self, name: str) -> None:
-        """A reduction is the last of its kernel; no more than its type is changed behind it."""
-        readers = self.readers[name]
-        if len(readers) == 1 and self.kind[readers[0].name] == "convert" and readers[0].name in self.through:
-            self.through.add(name)
-            self.through.discard(readers[0].name)
-            self.head_of[readers[0].name] = name
 
     def _ends_product(self, end: str, name: str) -> bool:
         """Whether a product's kernel sums its result up, or writes it where an update goes."""
@@ -358,12 +364,12 @@ class Fusions:
 
     def _keeps(self, reader: Operation, name: str) -> bool:
         """Whether an operation has a result for each element of a head's, or is a kernel of its own that takes it."""
-        flows = self.kind[reader.name] in _FLOWS and reader.name not in self.relaid
+        flows = self.kind[reader.name] in FLOWS and reader.name not in self.relaid
         return not flows or (self.kind[reader.name] not in _PARTS and self.elements[reader.name] == self.elements[name])
 
     def _runs_inside(self, op: Operation) -> bool:
         """Whether an operation is done in kernels of others, and makes none of its own."""
-        return op.name in self.through and (self.kind[op.name] not in PRODUCTS or op.name in self.joined)
+        return op.name in self.through and self.kind[op.name] not in PRODUCTS
 
     def _ends_computed(self, name: str) -> bool:
         """Whether a batch of products computes more than conversions on its one way: then it writes the end of that."""
@@ -410,7 +416,7 @@ class Fusions:
                 shapes.setdefault(name, shape)
             operands = tuple(
                 dict.fromkeys(inner for name in op.operands for inner in read.get(name, (name,)))
-                if op.name in self.through or self.kind[op.name] in _FLOWS | HEADS
+                if op.name in self.through or self.kind[op.name] in FLOWS | HEADS
                 else (inner for name in op.operands for inner in read.get(name, (name,)))
             )
             if op.name in self.through:
@@ -426,7 +432,7 @@ class Fusions:
         """A kernel with the copies beside it of what it takes or gives in another order than memory has."""
         head = self.by_name[self.head_of.get(op.name, op.name)]
         if plain_opcode(head.opcode) == "ragged-dot" and len(op.operands) > 1:
-            odd = [(_dims(shape) or [0])[-1] % _LANES > 0 for shape in (*head.operand_shapes[:2], op.shape)]
+            odd = [(dims_of(shape) or [0])[-1] % _LANES > 0 for shape in (*head.operand_shapes[:2], op.shape)]
             if head.name not in self.masked:
                 return self._with_copies(op, {0, 1} if any(odd[:2]) else {1} if is_turned(head) else set())
             summed = head.integers("lhs_contracting_dims") == (0,)  # over the rows, in whose order it may lie as it is
@@ -439,6 +445,8 @@ class Fusions:
             back = op.name in self.results and self._odd(op.shape)
             *copies, call = self._with_copies(op, copied)
             return [*copies, *(self._copied_after(call) if back else [call])]
+        if kept := {k for k in self._written_over(op) if op.operands[k] in self.kept}:
+            return self._with_copies(op, kept)
         if update := self._turned_update(op.name):
             return [*(replace(op, name=f"{op.name}.copy{k}", opcode="copy", shape=update) for k in range(2)), op]
         parts = [reader.opcode for reader in self.readers[op.name]]
@@ -446,6 +454,17 @@ class Fusions:
         if cut or (op.name in self.results and self._turned(self.head_of.get(op.name, op.name))):
             return self._copied_after(op)
         return [op]
+
+    def _written_over(self, op: Operation) -> Iterator[int]:
+        """Which operands an update or a loop changes where they lie: an argument that was not given away is copied."""
+        if self.kind[op.name] in WRITES_IN_PLACE:
+            yield 0
+        elif self.kind[op.name] == "while" and op.calls:
+            body = self.context.program.by_name[op.calls[-1]]
+            carried = [inner.name for inner in body.operations if inner.opcode == "parameter"]
+            returned = next((inner.operands for inner in reversed(body.operations) if inner.opcode == "return"), ())
+            changed = zip(range(len(op.operands)), carried, returned)
+            yield from (k for k, before, after in changed if before != after)
 
     def _copied_after(self, op: Operation) -> list[Operation]:
         first = replace(op, name=f"{op.name}.turned")
@@ -464,7 +483,7 @@ class Fusions:
         target, shape, outer = op.operands[0], op.operand_shapes[1], self.loops[:-1]
         added = any(self.kind[reader.name] == "dynamic-slice" for reader in self.readers[target])
         plain = not added or any(trips != 1 for trips in outer) or not self._is_flipped(self.by_name[head])
-        return "" if plain or (_dims(shape) or [1])[0] % self.side else shape
+        return "" if plain or (dims_of(shape) or [1])[0] % self.side else shape
 
     def _is_flipped(self, product: Operation) -> bool:
         """Whether a product's left operand is summed over its first dim."""
@@ -506,9 +525,8 @@ class Fusions:
         return False
 
 
-def _dims(shape: str) -> list[int]:
-    """The dims of an array's shape that are numbers."""
-    return [int(size) for size in re.findall(r"\d+", shape.partition("]")[0].partition("[")[2])]
+def _is_bf16(shape: str) -> bool:
+    return shape.startswith("bf16")
 
 
 def _union(names: Sequence[frozenset[str]]) -> frozenset[str]:
@@ -519,109 +537,6 @@ def _union(names: Sequence[frozenset[str]]) -> frozenset[str]:
 def is_turned(op: Operation) -> bool:
     """Whether a product by groups sums over the last dim of its weights: they are copied into another order first."""
     return op.integers("rhs_contracting_dims") == (2,)
-
-
-def _marked(op: Operation) -> Operation:
-    """A custom call that only tells the compiler something is its operand under another name."""
-    target = op.attributes.get("custom_call_target", "")
-    marks = plain_opcode(op.opcode) == "custom-call" and op.operands and any(mark in target for mark in MARKER_CALLS)
-    return replace(op, opcode="bitcast") if marks else op
-
-
-def _as_sum(op: Operation) -> Sequence[Operation]:
-    """A product without free dims, of two arrays of one form, as the multiplication and the reduction that it is."""
-    if plain_opcode(op.opcode) not in DOTS:
-        return [op]
-    over, shapes = op.integers("lhs_contracting_dims"), op.operand_shapes[:2]
-    same = op.integers("lhs_batch_dims"), over
-    if (
-        not over
-        or same != (op.integers("rhs_batch_dims"), op.integers("rhs_contracting_dims"))
-        or len({shape.partition("[")[2] for shape in shapes}) != 1
-        or shapes[0].count(",") + 1 != len(same[0]) + len(over)
-    ):
-        return [op]
-    name, shape = f"{op.name}.each", f"{op.shape.partition('[')[0]}[{shapes[0].partition('[')[2]}"
-    dims = {"dimensions": "{" + ",".join(map(str, over)) + "}"}
-    each = replace(op, name=name, opcode="multiply", shape=shape, attributes={})
-    return [each, replace(op, opcode="reduce", operands=(name,), operand_shapes=(shape,), attributes=dims)]
-
-
-def _renamed(operations: Sequence[Operation], same: Callable[[Operation], str]) -> list[Operation]:
-    """The operations without those that only name a value again: ``same`` gives its first name, "" for the others."""
-    names, found = dict[str, str](), list[Operation]()
-    for op in operations:
-        if any(name in names for name in op.operands):
-            op = op.reading(tuple([names.get(name, name) for name in op.operands]))
-        if known := same(op):
-            names[op.name] = known
-        else:
-            found.append(op)
-    return found
-
-
-def _once(operations: Sequence[Operation]) -> list[Operation]:
-    """The operations without those that compute what another has computed."""
-    known: dict[tuple[object, ...], str] = {}
-    updates = (op for op in operations if op.operands and plain_opcode(op.opcode) in WRITES_IN_PLACE)
-    written = {op.name: op.operands[0] for op in updates}
-
-    def same(op: Operation) -> str:
-        kind = plain_opcode(op.opcode)
-        if kind in _UNCHANGED and op.operand_shapes[:1] == (op.shape,) and not _NOT_ZERO.search(_padding(op)):
-            return op.operands[0]
-        if kind == "select" and len(op.operands) == 3 and op.operand_shapes[:1] == ("pred[]",):
-            _, yes, no = op.operands  # an update that is made or not: the update itself chooses, in place
-            if updated := yes if written.get(yes) == no else no if written.get(no) == yes else "":
-                return updated
-        merges = (op.name and not op.calls) or kind == "reduce"
-        if not merges or kind not in _FLOWS | HEADS or kind in ("constant", "iota"):
-            return ""
-        key = kind, op.shape, op.operands, tuple(sorted(op.attributes.items())), op.operands or op.line
-        first = known.setdefault(key, op.name)
-        return first if first != op.name else ""
-
-    return _renamed(operations, same)
-
-
-def _without_barriers(operations: Sequence[Operation]) -> list[Operation]:
-    """The operations that read what went into barriers: those only keep what is computed again from being merged."""
-
-    def same(op: Operation) -> str:
-        return op.operands[0] if plain_opcode(op.opcode) == "optimization-barrier" and len(op.operands) == 1 else ""
-
-    return _renamed(operations, same)
-
-
-def _wanted(operations: list[Operation], captured: Collection[str]) -> list[Operation]:
-    """The operations without those whose values nothing reads."""
-    read, found = set(captured), list[Operation]()
-    for op in reversed(operations):
-        if op.name in read or plain_opcode(op.opcode) not in _FLOWS | HEADS or not op.operands:
-            read.update(name.partition("#")[0] for name in op.operands)
-            found.append(op)
-    return found[::-1]
-
-
-def _padding(op: Operation) -> str:
-    return "".join(text for key, text in op.attributes.items() if "padding" in key or key in ("low", "high"))
-
-
-def _widened_first(operations: list[Operation]) -> list[Operation]:
-    """The operations with the type changed before a reshape where only that is wanted of it, as the compiler does."""
-    readers = Computation("", tuple(operations)).readers
-    swapped: dict[str, Operation] = {}
-    for op in operations:
-        first, *more = readers[op.name] or [op]
-        if op.opcode == "reshape" and first.opcode == "convert" and not more and op.operand_shapes:
-            wide = f"{first.shape.partition('[')[0]}[{op.operand_shapes[0].partition('[')[2]}"
-            swapped[op.name] = replace(
-                first, name=op.name, line=op.line, shape=wide, operands=op.operands, operand_shapes=op.operand_shapes
-            )
-            swapped[first.name] = replace(
-                op, name=first.name, line=first.line, shape=first.shape, operands=(op.name,), operand_shapes=(wide,)
-            )
-    return [swapped.get(op.name, op) for op in operations]
 
 
 # In which order kernels run: as a compiler does it that would rather have little alive at once.

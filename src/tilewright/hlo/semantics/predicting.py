@@ -15,6 +15,7 @@ from typing import Any
 from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.graphs.graph import Block, Node, Value, in_order
 from tilewright.hlo.graphs.mlir import read_functions
+from tilewright.hlo.inlining import as_choice
 from tilewright.hlo.ir import ir, parse_module
 from tilewright.hlo.opcodes import ELEMENTWISE, PRODUCTS
 from tilewright.hlo.program import Computation, Operation, Program
@@ -285,7 +286,9 @@ def _fused_in(operations: Sequence[Operation]) -> set[str]:
     for op in reversed(operations):
         kind, readers = plain_opcode(op.opcode), read_by.get(op.name, [])
         passes = kind in _READ_ALONG or (kind == "reshape" and _only_unit_dims(op))
-        computing = bool(readers) and all(plain_opcode(r.opcode) in _COMPUTING or r.name in along for r in readers)
+        computing = bool(readers) and all(
+            plain_opcode(r.opcode) in _COMPUTING or r.name in along or as_choice(r) for r in readers
+        )
         makers = [made_by[name] for name in op.operands if name in made_by]
         made = kind in _MADE_ALONG and any(plain_opcode(maker.opcode) in ELEMENTWISE for maker in makers)
         if (passes and computing) or made or (kind == "transpose" and _of_product(op, readers, makers, read_by)):

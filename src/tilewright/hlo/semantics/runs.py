@@ -221,14 +221,15 @@ class Runs:
     trips: tuple[int | None, ...] = ()
 
 
-def count_runs(program: Program) -> tuple[dict[str, Runs], tuple[str, ...]]:
-    """Computation -> its runs, and the names of the loops whose trip count is not known.
+def count_runs(program: Program, stated: int | None = None) -> tuple[dict[str, Runs], tuple[str, ...]]:
+    """Computation -> its runs, and the names of the loops whose trip count is not known, which is ``stated`` for them.
 
     A branch of a conditional counts as taken; a reducer counts once for each operation that uses it.
     """
     trips = Trips(program)
     loops = {(c.name, op.name): trips.of(c.name, op) for c, op in program.operations() if op.opcode == "while"}
     unknown = tuple(name for (_, name), count in loops.items() if count is None)
+    loops = {loop: stated if count is None else count for loop, count in loops.items()}
     runs: dict[str, Runs] = {}
     for computation in callers_first(program):
         calls = program.callers[computation.name]

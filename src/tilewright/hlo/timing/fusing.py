@@ -2,9 +2,10 @@
 
 * The kernels are those of ``semantics.fusions``, which memory is counted by too. A reduction of what a product's kernel
   writes is a second result of it. What stands behind a reduction in its kernel starts anew.
-* Results that fit ``near_result_mb`` stay near the core, and so does what a loop carries; arguments stream in beside
-  the compute, so that the step takes the longer of kernels and HBM; the largest argument, if it fits
-  ``between_calls_mb``, is brought in between calls, and leaves less room until it was read for the last time.
+* Results stay near the core while all that are alive fit ``near_result_mb``, and so does what a loop carries;
+  arguments stream in beside the compute and stay, so that the step takes the longer of kernels and HBM; the largest
+  argument that a product takes, if it fits ``between_calls_mb``, is brought in between calls, and leaves less room
+  until its last reader.
 * Operands of a product that do not fit near the core are read anew for every block of its result.
 * In a loop every operation on one number is a kernel; the first of a chain takes a launch.
 * A gather of many rows of a large table is left to SparseCores. One of rows that lie across the lanes turns its table
@@ -14,7 +15,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from heapq import heappop, heappush
@@ -22,12 +23,21 @@ from math import prod
 
 from tilewright.errors import TilewrightError
 from tilewright.hlo.cost import plain_opcode
-from tilewright.hlo.opcodes import COLLECTIVES, DOTS, ELEMENTWISE, PRODUCTS, TAKES_NO_TIME, TAKES_PART, WRITES_IN_PLACE
+from tilewright.hlo.opcodes import (
+    COLLECTIVES,
+    DOTS,
+    ELEMENTWISE,
+    HEADS,
+    PRODUCTS,
+    TAKES_NO_TIME,
+    TAKES_PART,
+    WRITES_IN_PLACE,
+)
 from tilewright.hlo.program import Computation, Operation
 from tilewright.hlo.semantics.collectives import as_scatter, as_sum, read_in_part
 from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.semantics.dims import devices_of, gathered_rows, matrix_type, product_sizes
-from tilewright.hlo.semantics.fusions import HEADS, Fusions, captured_names, is_turned
+from tilewright.hlo.semantics.fusions import Fusions, captured_names, is_turned
 from tilewright.hlo.timing.chip import Chip
 from tilewright.hlo.timing.kernels import TARGET, Kernels
 from tilewright.hlo.timing.row import NoTime, Run, flops_of, run_of, timed, untimed
@@ -37,6 +47,10 @@ from tilewright.hlo.timing.work import LANES, REGISTER, SORTS, Asked, Windows, W
 
 _WITH_BODIES = SORTS | COLLECTIVES | {"reduce", "reduce-window", "scatter", "select-and-scatter", "map"}
 """Operations whose kernel is known beside the computation that they call."""
+_SAME = frozenset({"bitcast", "convert", "reshape", "transpose"})
+"""Operations whose result is their operand in another type or form."""
+_TOGETHER = ELEMENTWISE | {"broadcast", "constant", "iota", "reshape"}
+"""Operations of kernels that become one kernel of several results."""
 _ARGUMENTS = Operation("arguments", "stream", "")
 """The row of weights that stream in beside the kernels."""
 _STREAMED_MB = 40.0
@@ -50,6 +64,8 @@ The last is the share where a kernel sums over the rows: it turns them, and adds
 """
 _MASKED_WEIGHTS = 4 << 20
 """Bytes of weights beside which a fusion that masks the rows of a grouped product passes them."""
+_TWIDDLES = 6
+"""Operations of the vector unit that one stage of a Fourier transform takes for each point, and its kernels."""
 _WINDOW_MB = 5.0
 """Megabytes of one window of a kernel's arrays."""
 _MANY_ROWS, _LARGE_TABLE_MB = 2048, 2.0
@@ -74,21 +90,24 @@ class Fusing:
         self.chip, self.context, self.computation = chip, context, computation
         self.pallas: Kernels = outer.pallas if outer else Kernels(context, chip)
         self.begun = False  # whether a kernel has run, beside which arguments can come in
+        self.arrived = set[str]()  # those that came, and stay for whoever reads them next
         self.rows: list[TimeRow] = []
+        self.shapes: dict[str, tuple[str, ...]] = {}  # of a kernel: what it reads
         self.clock, self.runs = 0.0, 1
         self.captured: set[str] = outer.captured if outer else captured_names(context.program)
         fusions = Fusions(context, computation, self.captured, written=True)
         self.operations = [op for op in fusions.operations if op.opcode != "return"]
-        self.in_softmax, self.hoisted = fusions.joined, fusions.hoisted
+        self.in_softmax, self.hoisted = fusions.in_softmax, fusions.hoisted
         self.copied = defaultdict[str, list[Operation]](list)
-        for op in fusions.kernels():
+        kernels = fusions.kernels()
+        for op in kernels:
             if op.opcode == "copy":
                 self.copied[op.name.partition(".copy")[0]].append(op)
         self.by_name = {op.name: op for op in self.operations}
         self.in_part = read_in_part(self.operations)
         self.number = {op.name: k for k, op in enumerate(self.operations)}
         returned = next((op.operands for op in reversed(fusions.operations) if op.opcode == "return"), ())
-        self.returned = Counter(returned if computation.entry else ())
+        self.returned, self.times_returned = returned, Counter(returned if computation.entry else ())
         self.results = {part for name in returned for part in (name, name.partition("#")[0])}
         self.leaving = set(self.results)  # and what such results are written over in place, in the same memory
         for op in reversed(self.operations):
@@ -103,31 +122,107 @@ class Fusing:
                 self.broken[op.name] = str(error)
         self.arguments = {op.name for op in self.operations if op.opcode == "parameter"}
         self.through = fusions.through - self.broken.keys()
-        self.joined, self.beside_mb = self._second_results(), chip.kernel["near_result_mb"]
-        sized = [op.name for op in self.operations if op.name in self.arguments and op.name in self.tiles]
+        self.joined = self._second_results()
+        sized = (name for name in self._multiplied() if name in self.arguments and name in self.tiles)
         largest = max(sized, key=lambda name: self.tiles[name].megabytes, default="")
         fits = largest and self.tiles[largest].megabytes <= chip.kernel["between_calls_mb"]
         self.prefetched = largest if fits and computation.entry else ""
-        readers = (k for k, op in enumerate(self.operations) if self.prefetched and self.prefetched in op.operands)
-        self.held_until = max(readers, default=-1)
-        if self.prefetched and (vmem := chip.machine.memory("vmem")) is not None:
-            kept = self.tiles[self.prefetched].megabytes + vmem.kernel_bytes / MEGA
-            self.beside_mb = min(self.beside_mb, max(0.0, chip.near_bytes / MEGA - kept))
+        self.near = self._stay_near(kernels)
+
+    def _stay_near(self, kernels: Sequence[Operation]) -> set[str]:
+        """What lies in vector memory from where it is written to where it was last read, as far as there is room.
+
+        An argument brought in between calls takes its part until then; what a loop carries has what the others leave.
+        """
+        size = {name: tiles.megabytes for name, tiles in self.tiles.items()}
+        last = {
+            name: at for at, op in enumerate(kernels) for each in op.operands for name in (each, each.split("#")[0])
+        }
+        room, near, alive = self.chip.kernel["near_result_mb"], set[str](), list[tuple[int, float]]()
+        machine = self.context.chip
+        vmem = machine.memory("vmem") if machine is not None else None
+        if self.prefetched and vmem is not None:
+            left = max(0.0, self.chip.near_bytes / MEGA - size[self.prefetched] - vmem.kernel_bytes / MEGA)
+            alive.append((last.get(self.prefetched, -1), max(0.0, room - left)))
+            room -= alive[0][1]
+        carried = [op.name for op in self.operations if op.opcode == "parameter"]
+        least, apart = room, {*carried, *self.results}
+        for at, op in enumerate(kernels):
+            while alive and alive[0][0] < at:
+                room += heappop(alive)[1]
+            if op.name in apart or op.name not in size or (self.computation.entry and op.name in self.leaving):
+                continue
+            if plain_opcode(op.opcode) in WRITES_IN_PLACE and op.operands[0] in near:
+                near.add(op.name)
+            elif size[op.name] <= room:
+                near.add(op.name)
+                room -= size[op.name]
+                heappush(alive, (last.get(op.name, at), size[op.name]))
+            least = min(least, room)
+        pairs = [] if self.computation.entry else zip(carried, self.returned or carried)  # the same memory
+        for pair in sorted(pairs, key=lambda pair: size.get(pair[0], 0.0)):
+            if size.get(pair[0], 0.0) <= least:
+                near |= {*pair}
+                least -= size.get(pair[0], 0.0)
+        return near
+
+    def _multiplied(self) -> Iterator[str]:
+        """What products take, as it is or in another type and order: both sides of a dot, a convolution's weights."""
+        for op in self.operations:
+            kind = plain_opcode(op.opcode)
+            for name in op.operands[:2] if kind in DOTS else op.operands[1:2] if kind == "convolution" else ():
+                while name in self.through and plain_opcode(self.by_name[name].opcode) in _SAME:
+                    name = self.by_name[name].operands[0]
+                yield name
 
     def _second_results(self) -> dict[str, list[str]]:
-        """Reductions of what a product's kernel writes, by its name: second results of that kernel."""
+        """What a kernel makes of what it writes, or of what it reads, by its name: further results of that kernel.
+
+        Reductions of what a product's kernel writes, of a softmax both: its largest score and the sum of its
+        exponentials, which the kernel then writes. Elementwise results of one size as the kernel's, and sums of them.
+        """
         joined: dict[str, list[str]] = {}
-        products: set[str] = set()
+        made_in: dict[str, str] = {}  # a written value -> the kernel that makes it
+        products, sums = set[str](), set[str]()
+        times = Counter(name for op in self.operations for name in dict.fromkeys(op.operands))
+        wanted = {name for name, count in times.items() if count > 1}
+        beside: dict[tuple[str, int], str] = {}  # what an elementwise kernel reads and its size -> the last such kernel
         for op in self.operations:
-            if op.name in self.through or op.name not in self.tiles:
+            kind = plain_opcode(op.opcode)
+            if op.name in self.through or op.name not in self.tiles or kind in TAKES_NO_TIME:
                 continue
             read, members = self._members(op)
-            last = max(read, key=lambda name: self.number[name], default="")
-            if any(plain_opcode(self.by_name[name].opcode) in PRODUCTS for name in members):
+            kinds = {plain_opcode(self.by_name[name].opcode) for name in members}
+            if not kinds.isdisjoint(HEADS & PRODUCTS):
+                made_in[op.name] = op.name
                 products.add(op.name)
-            elif plain_opcode(op.opcode) == "reduce" and last in products:
-                joined.setdefault(last, []).append(op.name)
+            elif not kinds.isdisjoint(PRODUCTS):
+                continue
+            elif read and self.tiles[op.name].shape and (kind == "reduce" or kinds <= _TOGETHER):
+                last, size = max(read, key=lambda name: self.number[name]), self._size(op)
+                kernel = made_in.get(last, "")
+                if kernel and kind == "reduce" and kernel != last and op.name not in self.in_softmax:
+                    kernel = ""
+                elif kernel and kind != "reduce" and (last in sums or (kernel == last and kernel not in wanted)):
+                    kernel = ""  # it waits for whole rows, or is apart from what is written for it alone
+                elif not kernel and kind != "reduce":
+                    near = (beside.get((name, size), "") for name in read)
+                    kernel = max(near, key=lambda name: self.number.get(name, -1))
+                    kernel = kernel if self.number.get(kernel, -1) > self.number[last] else ""
+                if kernel and (self.tiles[kernel].elements == size or (kind == "reduce" and kernel in products)):
+                    joined.setdefault(kernel, []).append(op.name)
+                elif kind != "reduce":
+                    kernel = op.name
+                if kernel:
+                    made_in[op.name] = kernel
+                    sums |= {op.name} if kind == "reduce" else set()
+                beside |= {(name, size): kernel for name in read if kernel == op.name}
         return joined
+
+    def _size(self, op: Operation) -> int:
+        """Over how many elements a kernel passes that ends in this operation."""
+        over = op.operands[0] if plain_opcode(op.opcode) == "reduce" and op.operands[0] in self.tiles else op.name
+        return self.tiles[over].elements
 
     def _members(self, op: Operation) -> tuple[dict[str, float], dict[str, float]]:
         """Shares of the written arrays that a kernel reads, and of the values that it computes on the way."""
@@ -156,11 +251,7 @@ class Fusing:
 
     def _is_near(self, name: str) -> bool:
         """Whether a value stays in vector memory."""
-        if name == self.prefetched:
-            return True
-        stays = not self.computation.entry or (name not in self.arguments and name not in self.leaving)
-        most = self.beside_mb if self.number[name] <= self.held_until else self.chip.kernel["near_result_mb"]
-        return stays and self.tiles[name].megabytes <= most
+        return name == self.prefetched or name in self.arrived or name in self.near
 
     def price(self, runs: int = 1, begin: float = 0.0, trips: int = 1) -> float:
         """Microseconds of one run; the rows, in the order of the text, stand in the object.
@@ -184,6 +275,7 @@ class Fusing:
                 continue
             if scalar and op.name in self.results:
                 continue
+            streamed += self._add_copies(op, runs, of_operands=True)
             if kind == "while" and op.calls and op.name not in self.broken and self._loop(op):
                 continue
             try:
@@ -194,11 +286,7 @@ class Fusing:
             self.begun = True
             streamed, early = streamed + run.megabytes * often / runs, early + weights
             self._add(op, run, often)
-        for op in self.operations:  # what Pallas kernels take and give is copied by kernels of their own
-            for turned in self._copies(op) if plain_opcode(op.opcode) == "custom-call" else ():
-                run = self._copied(op, turned, Windows())
-                self._add(turned if turned.name != op.name else replace(turned, name=f"{op.name}.copy"), run, runs)
-                streamed += run.megabytes
+            streamed += self._add_copies(op, runs, of_operands=False)
         arriving, us = self.chip.stream_us(early), self.clock - begin
         hbm = arriving + self.chip.stream_us(streamed)
         if early:
@@ -210,7 +298,8 @@ class Fusing:
     def _add(self, op: Operation, run: Run, often: int) -> None:
         """The row of an operation that runs ``often`` in all; the clock goes on by its part of one run."""
         source = self.context.source(self.computation.name, op)
-        self.rows.append(timed(self.chip, op, run, source, self.clock, often))
+        kernel = replace(op, operand_shapes=self.shapes.get(op.name, op.operand_shapes))
+        self.rows.append(timed(self.chip, kernel, run, source, self.clock, often))
         self.clock += self.rows[-1].seconds / self.runs * 1e6
 
     def _skip(self, op: Operation, reason: str) -> None:
@@ -224,7 +313,27 @@ class Fusing:
     def _copies(self, op: Operation) -> list[Operation]:
         """What turns an operation's operands before it or its result behind it, or copies a result returned again."""
         again = Operation(op.name, "copy", op.shape, (op.name,), (op.shape,))
-        return [*self.copied.get(op.name, ()), *[again] * (self.returned[op.name] - 1)]
+        return [*self.copied.get(op.name, ()), *[again] * (self.times_returned[op.name] - 1)]
+
+    def _add_copies(self, op: Operation, runs: int, of_operands: bool) -> float:
+        """The rows of copies that are apart, of what an operation takes or of what it gives; their megabytes."""
+        streamed = 0.0
+        for copy in self._copies(op):
+            if self._is_apart(op, copy) and (copy.operands[0] in op.operands) == of_operands:
+                run = self._copied(op, copy)
+                self._add(copy if copy.name != op.name else replace(copy, name=f"{op.name}.copy"), run, runs)
+                streamed += run.megabytes
+        return streamed
+
+    def _is_apart(self, op: Operation, copy: Operation) -> bool:
+        """Whether a copy is a row of its own: of a Pallas kernel's arrays, and of an argument that is changed."""
+        return plain_opcode(op.opcode) in ("custom-call", "while") or self._is_kept(op, copy)
+
+    @staticmethod
+    def _is_kept(op: Operation, copy: Operation) -> bool:
+        """Whether a copy keeps an argument that an update or a loop changes: it lies as the argument lay."""
+        in_place = plain_opcode(op.opcode) in WRITES_IN_PLACE.keys() | {"while"}
+        return in_place and copy.operand_shapes == (copy.shape,) and copy.operands[0] in op.operands
 
     def _loop(self, op: Operation) -> bool:
         """The body of a loop, whose carried arrays stay where they are; returns whether its trips are known."""
@@ -316,6 +425,23 @@ class Fusing:
         whole = min(left * (right / _BLOCK_MB - 1), right * (left / _BLOCK_MB - 1))
         return batch * max(0.0, min(cut, whole))
 
+    def _transformed(self, op: Operation, work: Work) -> tuple[float, int]:
+        """Add what a Fourier transform asks, as it is compiled to: megabytes that it keeps between, and its kernels.
+
+        A product with the roots for each factor of a length up to 128, real and imaginary parts apart, between them
+        the twiddles and a copy into the next one's order (seen on v5e, v5p, v6e, 7x).
+        """
+        points, stages = max(tiles.elements for tiles in (self.tiles[op.name], *self._operands(op))), 0
+        for length in op.integers("fft_length"):
+            while length > 1:
+                factor = next((n for n in range(min(length, LANES), 1, -1) if length % n == 0), length)
+                work.matrix_us += 4 * self.chip.matrix_us(points // factor, factor, factor)
+                work.products["bf16"] += 8 * points * factor
+                length, stages = length // factor, stages + 1
+        work.registers += stages * _TWIDDLES * points / REGISTER
+        work.rotations += stages * 2 * points / REGISTER
+        return stages * _TWIDDLES * 2 * 4e-6 * points, stages * _TWIDDLES
+
     def _grouped(self, op: Operation, operands: Sequence[Tiles], work: Work) -> tuple[float, int] | None:
         """Add what a grouped product asks of the matrix unit; megabytes that its blocks read again, and its steps.
 
@@ -372,7 +498,8 @@ class Fusing:
             more, made = self._members(self.by_name[name])
             read, members = more | read, made | members
             written += self.tiles[name].megabytes
-        read.pop(op.name, None)
+        read = {name: share for name, share in read.items() if name not in {op.name, *self.joined.get(op.name, ())}}
+        self.shapes[op.name] = tuple([self.by_name[name].shape for name in read])
         batched = [name for name in members if self.by_name[name].integers("lhs_batch_dims")]
         last = max((self.number[name] for name in batched), default=0)
         for name, share in members.items():
@@ -386,24 +513,36 @@ class Fusing:
             if of == "ragged-dot" and (grouped := self._grouped(member, operands, asked.work)):
                 asked.again, steps = asked.again + grouped[0], grouped[1]
                 continue
+            if of == "scatter" and len(operands) > 1:  # each row is fetched, too; single numbers go to SparseCores
+                count = gathered_rows(member, operands[1], self.tiles[name])
+                if prod(operands[-1].shape) == count and self.context.chip and self.context.chip.sparse:
+                    asked.work.sparse_us += self.chip.sparse_us(0, 0, sum(tiles.megabytes for tiles in operands))
+                    continue
+                asked.work.rows += count
+            if of == "fft":
+                kept, more = self._transformed(member, asked.work)
+                turned, starts = turned + kept, starts + more
+                continue
             if of != "reshape" or name not in self.copied:  # else the product's order is kept, and the copy turns it
                 add_operation(asked.work, self.chip.kernel, member, operands, self.tiles[name], share)
             asked.again += self._read_again(member)
             if self.number[name] < last and (copied := self._turned_first(member, asked.work, share)):
                 turned, starts = turned + copied, starts + 1
-            starts += kind != "reduce" == of and name not in self.in_softmax
+            starts += kind != "reduce" == of
             if of == "gather" and operands and _across_lanes(member, operands[0]):
                 asked.far += operands[0].megabytes
                 asked.work.rotations += share * operands[0].elements / REGISTER
         passing = [(written, self._is_near(op.name)), (turned, turned <= near_mb)]
         if kind in WRITES_IN_PLACE and len(op.operands) > WRITES_IN_PLACE[kind]:
             update = self.tiles.get(op.operands[WRITES_IN_PLACE[kind]], result)
-            passing[0] = min(written, update.megabytes), self._is_near(op.name)
+            own = written if op.operands[0] in self.through else min(written, update.megabytes)
+            passing[0] = own, self._is_near(op.name)
         for name, share in read.items():
             megabytes = share * self.tiles[name].megabytes if name in self.tiles else 0.0
             streams_early = name in self.arguments and megabytes <= _STREAMED_MB and self.computation.entry
-            if megabytes and streams_early and name != self.prefetched and self.begun:
+            if megabytes and streams_early and name != self.prefetched and self.begun and name not in self.arrived:
                 early += megabytes
+                self.arrived |= {name} if share == 1 and megabytes <= near_mb else set()
             elif megabytes:
                 passing.append((megabytes, self._is_near(name)))
                 resident += self.tiles[name].megabytes if name == self.prefetched else 0.0
@@ -437,14 +576,18 @@ class Fusing:
             raise NoTime(asked.work.unknown[0])
         run = run_of(self.chip, kind, asked, starts * self.chip.kernel["near_launch_us"], resident)
         for turned in self._copies(op):
-            copy = self._copied(op, turned, asked.windows)
+            if self._is_apart(op, turned):
+                continue
+            copy = self._copied(op, turned)
             run.us, run.megabytes = run.us + copy.us, run.megabytes + copy.megabytes
         return run, early
 
-    def _copied(self, op: Operation, turned: Operation, windows: Windows) -> Run:
-        """What turns an operand of a kernel before it, or its result behind it."""
+    def _copied(self, op: Operation, turned: Operation) -> Run:
+        """What turns an operand of a kernel before it, or its result behind it, or keeps an argument."""
         tiles, ends = self._arrays([turned.shape])[0], [turned.operands[0].removesuffix(".turned"), turned.name]
         ends[1] = ends[1] if ends[1] in self.tiles else op.name
         near = sum(self._is_near(name) for name in ends if name in self.tiles) * tiles.megabytes
         far = 2 * tiles.megabytes - near
-        return run_of(self.chip, "copy", Asked(Work(rotations=tiles.elements / REGISTER), windows, far, near=near))
+        work = Work() if self._is_kept(op, turned) else Work(rotations=tiles.elements / REGISTER)
+        windows = Windows((max(1, round(max(far, near) / _WINDOW_MB)),))
+        return run_of(self.chip, "copy", Asked(work, windows, far, near=near))

@@ -64,6 +64,11 @@ def _way(*ends: Tiles) -> str:
     return "" if len(spaces) != 2 or _HOST not in spaces else "to" if spaces[1] == _HOST else "from"
 
 
+def _is_top(op: Operation) -> bool:
+    """Whether a custom call takes the largest of each row."""
+    return op.attributes.get("custom_call_target", "").strip('"') in ("TopK", "mhlo.topk")
+
+
 class Schedule:
     """The clock of one pass over the entry, in microseconds, and the rows of what has run."""
 
@@ -327,11 +332,13 @@ class Schedule:
     def _kernel(self, op: Operation, name: str) -> Run | None:
         operands, results = self._operands(op), self._tiles([op.shape])
         work, windows, again = Work(), Windows.of(op), 0.0
+        name = "top-k" if _is_top(op) else name
         read, written = self.demand.border(op)
         if name == "fusion" and op.calls:
             fused = self._fused(self.context.program.alike[op.calls[0]], 0)
             work = fused.work(windows)
-            again = fsum(read[k] * (windows.passes(fused.sides.get(k)) - 1) for k, t in operands if t.space == 0)
+            if prod(windows.counts[1:]) > 1:  # else the left operand's one block stays for all columns
+                again = fsum(read[k] * (windows.passes(fused.sides.get(k)) - 1) for k, t in operands if t.space == 0)
         elif name == "custom-call":
             target = op.attributes.get("custom_call_target", "")
             if any(marker in target for marker in MARKER_CALLS):
@@ -375,7 +382,7 @@ class Schedule:
             if operands[0].minor_to_major[:1] != results[0].minor_to_major[:1] or name != "copy":
                 work.rotations += results[0].elements / REGISTER
             return
-        add_operation(work, self.chip.kernel, op, operands, results[0])
+        add_operation(work, self.chip.kernel, replace(op, opcode=name), operands, results[0])
 
     def _fused(self, body: Computation, depth: int) -> Fused:
         """What the operations of a fusion ask for, those of fusions inside it included, before its product and after.
@@ -388,6 +395,7 @@ class Schedule:
             return Fused((Work(), Work(), Work(unknown=("too many fusions inside fusions",))))
         wanted, found, side = self.demand.shares(body), Fused(), dict[str, int]()
         for op in reversed(body.operations):
+            op = replace(op, opcode="top-k") if _is_top(op) else op
             name, mine, share = plain_opcode(op.opcode), side.get(op.name, AFTER), wanted[op.name]
             sides = dict.fromkeys(range(len(op.operands)), mine) if mine != AFTER else {}
             if name in PRODUCTS:
