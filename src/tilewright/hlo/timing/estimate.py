@@ -21,10 +21,10 @@ from tilewright.hlo.semantics.predicting import Normalised, fused_along, in_norm
 from tilewright.hlo.timing.alone import price_alone
 from tilewright.hlo.timing.chip import Chip, chip_of
 from tilewright.hlo.timing.fusing import Fusing
-from tilewright.hlo.timing.row import begun_later, rest_of_transfers, timed
+from tilewright.hlo.timing.row import Run, begun_later, rest_of_transfers, timed
 from tilewright.hlo.timing.scheduled import Schedule
 from tilewright.hlo.timing.step import StepTime, TimeRow
-from tilewright.hlo.timing.tiles import Tiles
+from tilewright.hlo.timing.tiles import MEGA, Tiles
 from tilewright.render import count_text, percent_text
 from tilewright.targets import Target
 from tilewright.targets import target as find_target
@@ -119,6 +119,8 @@ def estimate_placed(context: Context, chip: Chip) -> StepTime:
 _Times = dict[tuple[int, str], tuple[float, str]]
 """(line of the text, name) of an operation -> the microseconds of all its runs, and what bounds it."""
 _Moves = Sequence[tuple[Computation, Operation, Moved]]
+_HAVE_KERNELS = frozenset({"custom-call", "dynamic-update-slice", "gather", "scatter", "transpose"})
+"""Operations that the walk over a StableHLO program gives a kernel wherever they stand."""
 
 
 class Prediction(NamedTuple):
@@ -167,6 +169,8 @@ def _predict(
     moves = tuple(movers(context))
     _give_to_movers(times, moves)
     times.update(dict.fromkeys(in_other_kernels(context) - times.keys(), (0.0, "latency")))
+    if normal.version and _only_operation(program) is None:
+        step = _with_lone_kernels(step, moves, times, chip)
     return step, context, normal.version
 
 
@@ -211,6 +215,21 @@ def _give_to_movers(times: _Times, moves: _Moves) -> None:
             if moves_it.counted and moves_it.cost.moved_bytes and (other.line, other.name) not in times:
                 times[other.line, other.name] = times.pop((op.line, op.name))
                 break
+
+
+def _with_lone_kernels(step: StepTime, moves: _Moves, times: _Times, chip: Chip) -> StepTime:
+    """The step with a kernel for all that moves, counts and has none: broadcasts, slices and reshapes written out."""
+    rows, clock = list(step.rows), step.device_seconds
+    for _, op, moved in moves:
+        key, size = (op.line, op.name), moved.cost.moved_bytes
+        if not moved.counted or not size or key in times or moved.name in _HAVE_KERNELS:
+            continue
+        us = chip.kernel["near_launch_us"] + chip.stream_us(size / MEGA)
+        run = Run(us, "hbm", megabytes=size / MEGA, measured=False)
+        of, runs = moved.placed, moved.placed.runs.count
+        row = timed(chip, replace(op, line=0), run, of.source, 1e6 * clock, runs)
+        rows, clock, times[key] = [*rows, row], clock + row.seconds, (row.seconds * 1e6, row.bound)
+    return replace(step, device_seconds=clock, rows=tuple(rows))
 
 
 # A program of one operation: its operands arguments, its result returned. Priced by the mechanism measured for it.
