@@ -520,8 +520,8 @@ class Fusing:
                     continue
                 asked.work.rows += count
             if of == "fft":
-                kept, more = self._transformed(member, asked.work)
-                turned, starts = turned + kept, starts + more
+                kept, others = self._transformed(member, asked.work)
+                turned, starts = turned + kept, starts + others
                 continue
             if of != "reshape" or name not in self.copied:  # else the product's order is kept, and the copy turns it
                 add_operation(asked.work, self.chip.kernel, member, operands, self.tiles[name], share)
