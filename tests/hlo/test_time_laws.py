@@ -21,7 +21,7 @@ from tilewright.errors import TilewrightError, UsageError
 from tilewright.hlo import estimate, load
 from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.timing.chip import chip_of, what_if
-from tilewright.hlo.timing.tiles import Tiles
+from tilewright.hlo.semantics.tiles import Tiles
 from tilewright.targets import target
 from tilewright.targets.chips import parse_target
 

@@ -23,9 +23,9 @@ from tilewright.hlo.semantics.collectives import Groups
 from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.semantics.dims import devices_of
 from tilewright.hlo.semantics.partitioning import by_shardy, devices_in
+from tilewright.hlo.semantics.tiles import Tiles
 from tilewright.hlo.slices import Partition, partition
 from tilewright.hlo.timing.links import Torus
-from tilewright.hlo.timing.tiles import Tiles
 from tilewright.layout import Mesh, reshard, shard
 from tilewright.layout.meshes.mesh import Sharding
 from tilewright.layout.meshes.text import sharding_of

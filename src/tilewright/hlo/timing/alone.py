@@ -16,8 +16,8 @@ from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.opcodes import DOTS, ELEMENTWISE
 from tilewright.hlo.program import Operation
 from tilewright.hlo.semantics.dims import matrix_type, product_sizes
+from tilewright.hlo.semantics.tiles import Tiles
 from tilewright.hlo.timing.row import Run
-from tilewright.hlo.timing.tiles import Tiles
 from tilewright.hlo.timing.work import REGISTER_MB, matrix_us
 from tilewright.targets import TimeConstants
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.hlo.program import Operation
+from tilewright.hlo.semantics.tiles import MEGA
 from tilewright.hlo.timing.links import Torus
-from tilewright.hlo.timing.tiles import MEGA
 from tilewright.hlo.timing.work import matrix_us
 from tilewright.targets import Target, TimeConstants, target
 

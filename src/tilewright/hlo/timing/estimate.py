@@ -18,13 +18,13 @@ from tilewright.hlo.semantics.context import Context, Moved, movers
 from tilewright.hlo.semantics.fusions import in_other_kernels
 from tilewright.hlo.semantics.partitioning import of_one_device
 from tilewright.hlo.semantics.predicting import Normalised, fused_along, in_normal_form
+from tilewright.hlo.semantics.tiles import MEGA, Tiles
 from tilewright.hlo.timing.alone import price_alone
 from tilewright.hlo.timing.chip import Chip, chip_of
 from tilewright.hlo.timing.fusing import Fusing
 from tilewright.hlo.timing.row import Run, begun_later, rest_of_transfers, timed
 from tilewright.hlo.timing.scheduled import Schedule
 from tilewright.hlo.timing.step import StepTime, TimeRow
-from tilewright.hlo.timing.tiles import MEGA, Tiles
 from tilewright.render import count_text, percent_text
 from tilewright.targets import Target
 from tilewright.targets import target as find_target

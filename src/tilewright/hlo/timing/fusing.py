@@ -1,12 +1,7 @@
 """StableHLO priced by a stated model of what the TPU compiler fuses; there is no schedule, so none is claimed.
 
-* The kernels are those of ``semantics.fusions``, which memory is counted by too. A reduction of what a product's kernel
-  writes is a second result of it. What stands behind a reduction in its kernel starts anew.
-* Results stay near the core while all that are alive fit ``near_result_mb``, and so does what a loop carries;
-  arguments stream in beside the compute and stay, so that the step takes the longer of kernels and HBM; the largest
-  argument that a product takes, if it fits ``between_calls_mb``, is brought in between calls, and leaves less room
-  until its last reader.
-* Operands of a product that do not fit near the core are read anew for every block of its result.
+* The kernels, and where their arrays lie, are those of ``semantics.placing``.
+* Arguments stream in beside the compute and stay, so that the step takes the longer of kernels and HBM.
 * In a loop every operation on one number is a kernel; the first of a chain takes a launch.
 * A gather of many rows of a large table is left to SparseCores. One of rows that lie across the lanes turns its table
   first; what a batched product takes of an activation is cut out and turned first.
@@ -14,240 +9,56 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import replace
-from heapq import heappop, heappush
 from math import prod
 
-from tilewright.errors import TilewrightError
 from tilewright.hlo.cost import plain_opcode
-from tilewright.hlo.opcodes import (
-    COLLECTIVES,
-    DOTS,
-    ELEMENTWISE,
-    HEADS,
-    PRODUCTS,
-    TAKES_NO_TIME,
-    TAKES_PART,
-    WRITES_IN_PLACE,
-)
+from tilewright.hlo.opcodes import COLLECTIVES, ELEMENTWISE, TAKES_NO_TIME, WRITES_IN_PLACE
 from tilewright.hlo.program import Computation, Operation
-from tilewright.hlo.semantics.collectives import as_scatter, as_sum, read_in_part
+from tilewright.hlo.semantics.collectives import as_scatter, as_sum
 from tilewright.hlo.semantics.context import Context
-from tilewright.hlo.semantics.dims import devices_of, gathered_rows, matrix_type, product_sizes
-from tilewright.hlo.semantics.fusions import Fusions, captured_names, is_turned
+from tilewright.hlo.semantics.dims import devices_of, gathered_rows, matrix_type, product_flops
+from tilewright.hlo.semantics.fusions import captured_names
+from tilewright.hlo.semantics.placing import GroupedBlocks, Placed, across_lanes
+from tilewright.hlo.semantics.tiles import MEGA, Tiles
 from tilewright.hlo.timing.chip import Chip
 from tilewright.hlo.timing.kernels import TARGET, Kernels
 from tilewright.hlo.timing.row import NoTime, Run, flops_of, run_of, timed, untimed
 from tilewright.hlo.timing.step import TimeRow
-from tilewright.hlo.timing.tiles import MEGA, Tiles
 from tilewright.hlo.timing.work import LANES, REGISTER, SORTS, Asked, Windows, Work, add_operation
 
 _WITH_BODIES = SORTS | COLLECTIVES | {"reduce", "reduce-window", "scatter", "select-and-scatter", "map"}
 """Operations whose kernel is known beside the computation that they call."""
-_SAME = frozenset({"bitcast", "convert", "reshape", "transpose"})
-"""Operations whose result is their operand in another type or form."""
-_TOGETHER = ELEMENTWISE | {"broadcast", "constant", "iota", "reshape"}
-"""Operations of kernels that become one kernel of several results."""
 _ARGUMENTS = Operation("arguments", "stream", "")
 """The row of weights that stream in beside the kernels."""
 _STREAMED_MB = 40.0
 """Arguments above this are not brought in early: the kernel streams them."""
-_BLOCK, _BLOCK_MB = 1280, 16.0
-"""Rows and columns of one block of a product's result, and megabytes of an operand that stays for all blocks."""
-_KEPT_FREE, _GROUPED, _SUMMED = 8 << 20, 0.75, 0.38
-"""Bytes that a grouped product's kernel leaves free, and its share of the matrix unit's rate (seen on v5e, v5p, 7x).
-
-The last is the share where a kernel sums over the rows: it turns them, and adds to sums in vector memory (7x).
-"""
-_MASKED_WEIGHTS = 4 << 20
-"""Bytes of weights beside which a fusion that masks the rows of a grouped product passes them."""
+_GROUPED, _SUMMED = 0.75, 0.38
+"""A grouped product's share of the matrix unit's rate (seen on v5e, v5p, 7x); where a kernel sums over the rows it
+turns them, and adds to sums in vector memory (7x)."""
 _TWIDDLES = 6
 """Operations of the vector unit that one stage of a Fourier transform takes for each point, and its kernels."""
 _WINDOW_MB = 5.0
 """Megabytes of one window of a kernel's arrays."""
 _MANY_ROWS, _LARGE_TABLE_MB = 2048, 2.0
 """Rows, and megabytes of a table, from which a gather is left to SparseCores."""
-_MOST_BEHIND = 4096
-"""Operations that are computed again in one kernel; what is further behind it reads from memory."""
 
 
-def _across_lanes(op: Operation, table: Tiles) -> bool:
-    """Whether the rows that a gather takes lie across the lanes: the compiler turns the whole table first."""
-    sizes = op.integers("slice_sizes")
-    if len(sizes) != len(table.shape) or len(sizes) < 2:
-        return False
-    lanes = table.minor_to_major[0]
-    return sizes[lanes] == 1 < table.shape[lanes] and max(sizes) > 1
-
-
-class Fusing:
-    """The kernels that one computation of a StableHLO program will become, as far as the stated model goes."""
+class Fusing(Placed):
+    """The kernels that one computation of a StableHLO program will become, with their time."""
 
     def __init__(self, chip: Chip, context: Context, computation: Computation, outer: Fusing | None = None) -> None:
-        self.chip, self.context, self.computation = chip, context, computation
+        captured = outer.captured if outer else captured_names(context.program)
+        near_mb, early_mb = (chip.kernel[name] for name in ("near_result_mb", "between_calls_mb"))
+        super().__init__(context, computation, captured, near_mb, early_mb, chip.near_bytes)
+        self.chip = chip
         self.pallas: Kernels = outer.pallas if outer else Kernels(context, chip)
         self.begun = False  # whether a kernel has run, beside which arguments can come in
         self.arrived = set[str]()  # those that came, and stay for whoever reads them next
         self.rows: list[TimeRow] = []
         self.shapes: dict[str, tuple[str, ...]] = {}  # of a kernel: what it reads
         self.clock, self.runs = 0.0, 1
-        self.captured: set[str] = outer.captured if outer else captured_names(context.program)
-        fusions = Fusions(context, computation, self.captured, written=True)
-        self.operations = [op for op in fusions.operations if op.opcode != "return"]
-        self.in_softmax, self.hoisted = fusions.in_softmax, fusions.hoisted
-        self.copied = defaultdict[str, list[Operation]](list)
-        kernels = fusions.kernels()
-        for op in kernels:
-            if op.opcode == "copy":
-                self.copied[op.name.partition(".copy")[0]].append(op)
-        self.by_name = {op.name: op for op in self.operations}
-        self.in_part = read_in_part(self.operations)
-        self.number = {op.name: k for k, op in enumerate(self.operations)}
-        returned = next((op.operands for op in reversed(fusions.operations) if op.opcode == "return"), ())
-        self.returned, self.times_returned = returned, Counter(returned if computation.entry else ())
-        self.results = {part for name in returned for part in (name, name.partition("#")[0])}
-        self.leaving = set(self.results)  # and what such results are written over in place, in the same memory
-        for op in reversed(self.operations):
-            if op.name in self.leaving and op.operands and plain_opcode(op.opcode) in WRITES_IN_PLACE:
-                self.leaving.add(op.operands[0])
-        self.tiles, self.broken = dict[str, Tiles](), dict[str, str]()
-        for op in self.operations:
-            try:
-                if layouts := context.layouts(op.shape):
-                    self.tiles[op.name] = Tiles.of(max(layouts, key=lambda layout: layout.size_bytes))
-            except (TilewrightError, OverflowError) as error:
-                self.broken[op.name] = str(error)
-        self.arguments = {op.name for op in self.operations if op.opcode == "parameter"}
-        self.through = fusions.through - self.broken.keys()
-        self.joined = self._second_results()
-        sized = (name for name in self._multiplied() if name in self.arguments and name in self.tiles)
-        largest = max(sized, key=lambda name: self.tiles[name].megabytes, default="")
-        fits = largest and self.tiles[largest].megabytes <= chip.kernel["between_calls_mb"]
-        self.prefetched = largest if fits and computation.entry else ""
-        self.near = self._stay_near(kernels)
-
-    def _stay_near(self, kernels: Sequence[Operation]) -> set[str]:
-        """What lies in vector memory from where it is written to where it was last read, as far as there is room.
-
-        An argument brought in between calls takes its part until then; what a loop carries has what the others leave.
-        """
-        size = {name: tiles.megabytes for name, tiles in self.tiles.items()}
-        last = {
-            name: at for at, op in enumerate(kernels) for each in op.operands for name in (each, each.split("#")[0])
-        }
-        room, near, alive = self.chip.kernel["near_result_mb"], set[str](), list[tuple[int, float]]()
-        machine = self.context.chip
-        vmem = machine.memory("vmem") if machine is not None else None
-        if self.prefetched and vmem is not None:
-            left = max(0.0, self.chip.near_bytes / MEGA - size[self.prefetched] - vmem.kernel_bytes / MEGA)
-            alive.append((last.get(self.prefetched, -1), max(0.0, room - left)))
-            room -= alive[0][1]
-        carried = [op.name for op in self.operations if op.opcode == "parameter"]
-        least, apart = room, {*carried, *self.results}
-        for at, op in enumerate(kernels):
-            while alive and alive[0][0] < at:
-                room += heappop(alive)[1]
-            if op.name in apart or op.name not in size or (self.computation.entry and op.name in self.leaving):
-                continue
-            if plain_opcode(op.opcode) in WRITES_IN_PLACE and op.operands[0] in near:
-                near.add(op.name)
-            elif size[op.name] <= room:
-                near.add(op.name)
-                room -= size[op.name]
-                heappush(alive, (last.get(op.name, at), size[op.name]))
-            least = min(least, room)
-        pairs = [] if self.computation.entry else zip(carried, self.returned or carried)  # the same memory
-        for pair in sorted(pairs, key=lambda pair: size.get(pair[0], 0.0)):
-            if size.get(pair[0], 0.0) <= least:
-                near |= {*pair}
-                least -= size.get(pair[0], 0.0)
-        return near
-
-    def _multiplied(self) -> Iterator[str]:
-        """What products take, as it is or in another type and order: both sides of a dot, a convolution's weights."""
-        for op in self.operations:
-            kind = plain_opcode(op.opcode)
-            for name in op.operands[:2] if kind in DOTS else op.operands[1:2] if kind == "convolution" else ():
-                while name in self.through and plain_opcode(self.by_name[name].opcode) in _SAME:
-                    name = self.by_name[name].operands[0]
-                yield name
-
-    def _second_results(self) -> dict[str, list[str]]:
-        """What a kernel makes of what it writes, or of what it reads, by its name: further results of that kernel.
-
-        Reductions of what a product's kernel writes, of a softmax both: its largest score and the sum of its
-        exponentials, which the kernel then writes. Elementwise results of one size as the kernel's, and sums of them.
-        """
-        joined: dict[str, list[str]] = {}
-        made_in: dict[str, str] = {}  # a written value -> the kernel that makes it
-        products, sums = set[str](), set[str]()
-        times = Counter(name for op in self.operations for name in dict.fromkeys(op.operands))
-        wanted = {name for name, count in times.items() if count > 1}
-        beside: dict[tuple[str, int], str] = {}  # what an elementwise kernel reads and its size -> the last such kernel
-        for op in self.operations:
-            kind = plain_opcode(op.opcode)
-            if op.name in self.through or op.name not in self.tiles or kind in TAKES_NO_TIME:
-                continue
-            read, members = self._members(op)
-            kinds = {plain_opcode(self.by_name[name].opcode) for name in members}
-            if not kinds.isdisjoint(HEADS & PRODUCTS):
-                made_in[op.name] = op.name
-                products.add(op.name)
-            elif not kinds.isdisjoint(PRODUCTS):
-                continue
-            elif read and self.tiles[op.name].shape and (kind == "reduce" or kinds <= _TOGETHER):
-                last, size = max(read, key=lambda name: self.number[name]), self._size(op)
-                kernel = made_in.get(last, "")
-                if kernel and kind == "reduce" and kernel != last and op.name not in self.in_softmax:
-                    kernel = ""
-                elif kernel and kind != "reduce" and (last in sums or (kernel == last and kernel not in wanted)):
-                    kernel = ""  # it waits for whole rows, or is apart from what is written for it alone
-                elif not kernel and kind != "reduce":
-                    near = (beside.get((name, size), "") for name in read)
-                    kernel = max(near, key=lambda name: self.number.get(name, -1))
-                    kernel = kernel if self.number.get(kernel, -1) > self.number[last] else ""
-                if kernel and (self.tiles[kernel].elements == size or (kind == "reduce" and kernel in products)):
-                    joined.setdefault(kernel, []).append(op.name)
-                elif kind != "reduce":
-                    kernel = op.name
-                if kernel:
-                    made_in[op.name] = kernel
-                    sums |= {op.name} if kind == "reduce" else set()
-                beside |= {(name, size): kernel for name in read if kernel == op.name}
-        return joined
-
-    def _size(self, op: Operation) -> int:
-        """Over how many elements a kernel passes that ends in this operation."""
-        over = op.operands[0] if plain_opcode(op.opcode) == "reduce" and op.operands[0] in self.tiles else op.name
-        return self.tiles[over].elements
-
-    def _members(self, op: Operation) -> tuple[dict[str, float], dict[str, float]]:
-        """Shares of the written arrays that a kernel reads, and of the values that it computes on the way."""
-        read: dict[str, float] = {}
-        share, open_ = {op.name: 1.0}, [-self.number[op.name]]
-        while open_:
-            name = self.operations[-heappop(open_)].name
-            member, part = self.by_name[name], share[name]
-            kind = plain_opcode(member.opcode)
-            for k, operand in enumerate(member.operands):
-                operand = operand if operand in self.number else operand.partition("#")[0]
-                if operand not in self.number or (kind in WRITES_IN_PLACE and not k):
-                    continue
-                wanted = 1.0 if kind in HEADS else part
-                if kind in TAKES_PART and not k and operand in self.tiles and name in self.tiles:
-                    taken = self.tiles[name].elements / max(1, self.tiles[operand].elements)
-                    wanted = min(1.0, part * taken)
-                if operand not in self.through or len(share) > _MOST_BEHIND:
-                    read[operand] = min(1.0, read.get(operand, 0.0) + wanted)
-                elif operand in share:
-                    share[operand] = max(share[operand], wanted)
-                else:
-                    share[operand] = wanted
-                    heappush(open_, -self.number[operand])
-        return read, share
 
     def _is_near(self, name: str) -> bool:
         """Whether a value stays in vector memory."""
@@ -306,7 +117,7 @@ class Fusing:
         """The row of an operation without a time, with the flops of what it calls."""
         source = self.context.source(self.computation.name, op)
         result = [self.tiles[op.name]] if op.name in self.tiles else []
-        row = untimed(op, reason, source, self.clock, self.runs, self._operands(op), result)
+        row = untimed(op, reason, source, self.clock, self.runs, self.operand_tiles(op), result)
         called = self._flops_inside(op) if plain_opcode(op.opcode) != "while" else 0
         self.rows.append(replace(row, untimed_flops=row.untimed_flops + called))
 
@@ -353,17 +164,9 @@ class Fusing:
         for name in reached:
             for inner in self.context.program.by_name[name].operations:
                 reached += [callee for callee in inner.calls if callee not in reached]
-                flops = flops_of(inner, self._arrays(inner.operand_shapes), self._arrays([inner.shape]))
+                flops = flops_of(inner, self.arrays(inner.operand_shapes), self.arrays([inner.shape]))
                 total += flops * self.context.runs[name].count
         return total
-
-    def _arrays(self, shapes: Sequence[str]) -> list[Tiles]:
-        """The arrays of shapes that can be read."""
-        found: list[Tiles] = []
-        for shape in shapes:
-            with suppress(TilewrightError, OverflowError):
-                found += map(Tiles.of, self.context.layouts(shape))
-        return found
 
     def _unknown(self, op: Operation) -> str:
         """Why an operation has no time, "" where it has one."""
@@ -380,19 +183,9 @@ class Fusing:
             return "this chip's links are not known"
         return ""
 
-    def _operands(self, op: Operation) -> list[Tiles]:
-        """Its operands that are arrays, those of other computations too, which a region reads."""
-        found: list[Tiles] = []
-        for name, shape in zip(op.operands, op.operand_shapes):
-            if name in self.tiles:
-                found.append(self.tiles[name])
-            elif name not in self.by_name:  # where it cannot be read, its own operation says so
-                found += self._arrays([shape])
-        return found
-
     def _turned_first(self, op: Operation, work: Work, share: float) -> float:
         """Megabytes that a copy before a batched product passes: a part of an activation, or what gets other lanes."""
-        kind, result, operands = plain_opcode(op.opcode), self.tiles[op.name], self._operands(op)
+        kind, result, operands = plain_opcode(op.opcode), self.tiles[op.name], self.operand_tiles(op)
         lanes = {*result.shape[-1:], *(operands[0].shape[-1:] if operands else ())}
         if kind == "reshape" and len(lanes) == 2 and 1 not in lanes:
             work.rotations += share * result.elements / REGISTER
@@ -411,27 +204,13 @@ class Fusing:
             return 0.0
         return self.chip.gathered_us(op, rows, result.megabytes)[0]
 
-    def _read_again(self, op: Operation) -> float:
-        """Megabytes that a product's blocks read more than once: each column of blocks reads the left operand anew."""
-        operands = self._operands(op)
-        dims = product_sizes(op, operands, self.tiles[op.name]) if plain_opcode(op.opcode) in DOTS else None
-        if dims is None or len(operands) < 2:
-            return 0.0
-        batch, rows, columns, _ = dims
-        left, right = (tiles.megabytes / batch for tiles in operands[:2])
-        if min(left, right) <= _BLOCK_MB:
-            return 0.0
-        cut = left * (columns / _BLOCK - 1) + right * (rows / _BLOCK - 1)
-        whole = min(left * (right / _BLOCK_MB - 1), right * (left / _BLOCK_MB - 1))
-        return batch * max(0.0, min(cut, whole))
-
     def _transformed(self, op: Operation, work: Work) -> tuple[float, int]:
         """Add what a Fourier transform asks, as it is compiled to: megabytes that it keeps between, and its kernels.
 
         A product with the roots for each factor of a length up to 128, real and imaginary parts apart, between them
         the twiddles and a copy into the next one's order (seen on v5e, v5p, v6e, 7x).
         """
-        points, stages = max(tiles.elements for tiles in (self.tiles[op.name], *self._operands(op))), 0
+        points, stages = max(tiles.elements for tiles in (self.tiles[op.name], *self.operand_tiles(op))), 0
         for length in op.integers("fft_length"):
             while length > 1:
                 factor = next((n for n in range(min(length, LANES), 1, -1) if length % n == 0), length)
@@ -442,60 +221,14 @@ class Fusing:
         work.rotations += stages * 2 * points / REGISTER
         return stages * _TWIDDLES * 2 * 4e-6 * points, stages * _TWIDDLES
 
-    def _grouped(self, op: Operation, operands: Sequence[Tiles], work: Work) -> tuple[float, int] | None:
-        """Add what a grouped product asks of the matrix unit; megabytes that its blocks read again, and its steps.
-
-        Rows pass in blocks of the unit's side, and one more for each group, as groups end inside blocks. Beside them
-        stand the largest blocks of weights, or of a result summed over the rows, that leave 8 MiB of what a kernel may
-        hold: so cut 65 of 65 modules that a compiler made. A fusion that masks rows has 4 MiB for weights, a
-        third of that for sums, cut so that least is read again (24 modules of v6e). None if its sizes are unknown.
-        """
-        result, machine = self.tiles[op.name], self.chip.machine
-        sizes, vmem = product_sizes(op, operands, result), machine.memory("vmem")
-        if sizes is None or len(operands) < 3 or machine.matrix is None or vmem is None:
-            return None
-        _, rows, columns, depth = sizes
-        side, summed = machine.matrix.rows, len(result.shape) > len(operands[0].shape)
-        groups = result.shape[0] if summed else prod(operands[2].shape[-1:])
-        left, right = (1e6 * tiles.megabytes / max(1, tiles.elements) for tiles in operands[:2])
-        masked = machine.compiler_masks_groups and not is_turned(op)
-        room, step = vmem.kernel_bytes - _KEPT_FREE, side
-
-        def largest(size: int, fixed: float, each: float) -> int:
-            fitting = int((room - fixed - 1) / each) // side * side
-            return max(side, min(fitting, -(-size // side) * side))
-
-        if masked and summed:
-            most = vmem.kernel_bytes // 12  # sums are float32
-            cuts = [(n, -(-rows // max(side, most // -(-columns // n)))) for n in range(1, -(-columns // side) + 1)]
-            across, down = min(cuts, key=lambda cut: cut[0] * operands[0].megabytes + cut[1] * operands[1].megabytes)
-            wide, high = -(-columns // across), -(-rows // down)
-        elif masked:
-            lanes, widest = -(-columns // LANES), _MASKED_WEIGHTS / depth / right
-            fitting = (lanes // n * LANES for n in range(1, lanes + 1) if lanes % n == 0)
-            high, wide = 0, next((width for width in fitting if width <= widest), LANES)
-            step = side // 2 if side * depth * left > vmem.kernel_bytes / 16 else side
-        elif summed:
-            high = largest(rows, 2 * side * side * right, 2 * side * left + 16 * side)
-            wide = largest(columns, 2 * side * high * left, 2 * side * right + 16 * high)
-        else:
-            high, wide = 0, largest(columns, 2 * side * depth * left, 2 * depth * right + 16 * side)
-        across, down = -(-columns // wide), -(-rows // high) if high else 1
-        blocks = -(-(depth if summed else rows) // step) + groups - 1
-        shape = (down * high, across * wide, blocks * step) if summed else (blocks * step, across * wide, depth)
-        work.matrix_us += self.chip.matrix_us(*shape) / (_SUMMED if summed and not masked else _GROUPED)
-        work.products[matrix_type(op)] += 2 * rows * columns * depth
-        again = operands[0].megabytes * (across - 1) + operands[1].megabytes * (down - 1)
-        return again, across * down * blocks if masked else 1
-
     def _asked(self, op: Operation) -> tuple[Asked, float, float, int]:
         """What a kernel asks, megabytes of arguments that come early or earlier, and how many others start for it."""
         kind, result, near_mb = plain_opcode(op.opcode), self.tiles[op.name], self.chip.kernel["near_result_mb"]
-        read, members = self._members(op)
+        read, members = self.members(op)
         asked, early, resident, starts, steps = Asked(Work(), Windows()), 0.0, 0.0, 0, 1
         written, turned = result.megabytes, 0.0
         for name in self.joined.get(op.name, ()):
-            more, made = self._members(self.by_name[name])
+            more, made = self.members(self.by_name[name])
             read, members = more | read, made | members
             written += self.tiles[name].megabytes
         read = {name: share for name, share in read.items() if name not in {op.name, *self.joined.get(op.name, ())}}
@@ -506,12 +239,15 @@ class Fusing:
             member = self.by_name[name]
             if name not in self.tiles or (of := plain_opcode(member.opcode)) in TAKES_NO_TIME:
                 continue
-            operands = self._operands(member)
+            operands = self.operand_tiles(member)
             if of == "gather" and (us := self._by_sparsecores(member, operands)):
                 asked.work.sparse_us += us
                 continue
-            if of == "ragged-dot" and (grouped := self._grouped(member, operands, asked.work)):
-                asked.again, steps = asked.again + grouped[0], grouped[1]
+            of_groups = of == "ragged-dot"
+            if of_groups and (blocks := GroupedBlocks.of(member, operands, self.tiles[name], self.chip.machine)):
+                asked.work.matrix_us += self.chip.matrix_us(*blocks.shape) / (_SUMMED if blocks.sums else _GROUPED)
+                asked.work.products[matrix_type(member)] += product_flops(member, operands, self.tiles[name]) or 0
+                asked.again, steps = asked.again + blocks.again, blocks.steps
                 continue
             if of == "scatter" and len(operands) > 1:  # each row is fetched, too; single numbers go to SparseCores
                 count = gathered_rows(member, operands[1], self.tiles[name])
@@ -525,11 +261,11 @@ class Fusing:
                 continue
             if of != "reshape" or name not in self.copied:  # else the product's order is kept, and the copy turns it
                 add_operation(asked.work, self.chip.kernel, member, operands, self.tiles[name], share)
-            asked.again += self._read_again(member)
+            asked.again += self.read_again(member)
             if self.number[name] < last and (copied := self._turned_first(member, asked.work, share)):
                 turned, starts = turned + copied, starts + 1
             starts += kind != "reduce" == of
-            if of == "gather" and operands and _across_lanes(member, operands[0]):
+            if of == "gather" and operands and across_lanes(member, operands[0]):
                 asked.far += operands[0].megabytes
                 asked.work.rotations += share * operands[0].elements / REGISTER
         passing = [(written, self._is_near(op.name)), (turned, turned <= near_mb)]
@@ -563,12 +299,12 @@ class Fusing:
             raise NoTime(reason)
         kind = plain_opcode(op.opcode)
         if kind == "custom-call":
-            numbered = [(k, tiles) for k, shape in enumerate(op.operand_shapes) for tiles in self._arrays([shape])[:1]]
-            return self.pallas.run(op, numbered, self._arrays([op.shape])), 0.0
+            numbered = [(k, tiles) for k, shape in enumerate(op.operand_shapes) for tiles in self.arrays([shape])[:1]]
+            return self.pallas.run(op, numbered, self.arrays([op.shape])), 0.0
         if kind in COLLECTIVES and self.chip.torus:
             devices, result = devices_of(self.context.program), self.tiles[op.name]
             sums = as_sum(as_scatter(op, self.in_part), devices, MEGA * result.megabytes, self.chip.torus.dims)
-            operands = [result] if sums.operand_shapes == (op.shape,) else self._operands(op)
+            operands = [result] if sums.operand_shapes == (op.shape,) else self.operand_tiles(op)
             us, megabytes = self.chip.torus.exchange_us(sums, operands, [result], devices, self.pallas.slice)
             return Run(us, "link", megabytes, lane="link", measured=False), 0.0
         asked, early, resident, starts = self._asked(op)
@@ -584,7 +320,7 @@ class Fusing:
 
     def _copied(self, op: Operation, turned: Operation) -> Run:
         """What turns an operand of a kernel before it, or its result behind it, or keeps an argument."""
-        tiles, ends = self._arrays([turned.shape])[0], [turned.operands[0].removesuffix(".turned"), turned.name]
+        tiles, ends = self.arrays([turned.shape])[0], [turned.operands[0].removesuffix(".turned"), turned.name]
         ends[1] = ends[1] if ends[1] in self.tiles else op.name
         near = sum(self._is_near(name) for name in ends if name in self.tiles) * tiles.megabytes
         far = 2 * tiles.megabytes - near

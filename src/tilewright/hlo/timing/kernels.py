@@ -26,9 +26,9 @@ from tilewright.hlo.reading.kernel import Kernel, Moment, Part
 from tilewright.hlo.reading.kernel_numbers import MET
 from tilewright.hlo.reading.kernels import read_kernel
 from tilewright.hlo.semantics.context import Context
+from tilewright.hlo.semantics.tiles import Tiles
 from tilewright.hlo.timing.chip import Chip
 from tilewright.hlo.timing.row import NoTime, Run, busy
-from tilewright.hlo.timing.tiles import Tiles
 from tilewright.hlo.timing.work import REGISTER
 from tilewright.layout.meshes.torus import Slice
 from tilewright.render import bytes_text, count_text

@@ -20,7 +20,7 @@ from tilewright.hlo.opcodes import COLLECTIVES
 from tilewright.hlo.program import Operation, Program
 from tilewright.hlo.semantics.collectives import Groups, groups_of
 from tilewright.hlo.semantics.dims import devices_of
-from tilewright.hlo.timing.tiles import Tiles
+from tilewright.hlo.semantics.tiles import Tiles
 from tilewright.layout.meshes.mesh import read_topology
 from tilewright.layout.meshes.text import digits
 from tilewright.layout.meshes.torus import Extent, Slice, device_places, fullest, squarest

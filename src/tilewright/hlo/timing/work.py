@@ -12,7 +12,7 @@ from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.opcodes import ELEMENTWISE, MOVES_ONLY, PRODUCTS, TRANSCENDENTAL, WRITTEN_OUT
 from tilewright.hlo.program import Operation
 from tilewright.hlo.semantics.dims import gathered_rows, matrix_type, product_flops, product_sizes
-from tilewright.hlo.timing.tiles import Tiles
+from tilewright.hlo.semantics.tiles import Tiles
 from tilewright.targets import TimeConstants
 
 FIRST_WINDOW = 0.35

@@ -1,0 +1,320 @@
+"""Where the arrays of predicted kernels lie: what stays in vector memory, what is written beside, how products are cut.
+
+A stated model, read off the modules of the TPU's compiler, on top of the kernels that ``fusions`` predicts:
+
+* A reduction of what a product's kernel writes is a second result of it. Elementwise results of one size are made in
+  one kernel.
+* Results stay near the core while all that are alive fit, and so does what a loop carries; the largest argument that a
+  product takes is brought in between calls, if it fits, and leaves less room until its last reader.
+* Operands of a product that do not fit near the core are read anew for every block of its result.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from heapq import heappop, heappush
+from math import prod
+from typing import NamedTuple
+
+from tilewright.errors import TilewrightError
+from tilewright.hlo.cost import plain_opcode
+from tilewright.hlo.opcodes import DOTS, ELEMENTWISE, HEADS, PRODUCTS, TAKES_NO_TIME, TAKES_PART, WRITES_IN_PLACE
+from tilewright.hlo.program import Computation, Operation
+from tilewright.hlo.semantics.collectives import read_in_part
+from tilewright.hlo.semantics.context import Context
+from tilewright.hlo.semantics.dims import product_sizes
+from tilewright.hlo.semantics.fusions import Fusions, is_turned
+from tilewright.hlo.semantics.tiles import MEGA, Tiles
+from tilewright.targets import Target
+
+_SAME = frozenset({"bitcast", "convert", "reshape", "transpose"})
+"""Operations whose result is their operand in another type or form."""
+_TOGETHER = ELEMENTWISE | {"broadcast", "constant", "iota", "reshape"}
+"""Operations of kernels that become one kernel of several results."""
+_BLOCK, _BLOCK_MB = 1280, 16.0
+"""Rows and columns of one block of a product's result, and megabytes of an operand that stays for all blocks."""
+_KEPT_FREE = 8 << 20
+"""Bytes that a grouped product's kernel leaves free (seen on v5e, v5p, 7x)."""
+_MASKED_WEIGHTS = 4 << 20
+"""Bytes of weights beside which a fusion that masks the rows of a grouped product passes them."""
+_MOST_BEHIND = 4096
+"""Operations that are computed again in one kernel; what is further behind it reads from memory."""
+_LANES = 128
+
+
+def across_lanes(op: Operation, table: Tiles) -> bool:
+    """Whether the rows that a gather takes lie across the lanes: the compiler turns the whole table first."""
+    sizes = op.integers("slice_sizes")
+    if len(sizes) != len(table.shape) or len(sizes) < 2:
+        return False
+    lanes = table.minor_to_major[0]
+    return sizes[lanes] == 1 < table.shape[lanes] and max(sizes) > 1
+
+
+class Placed:
+    """The kernels that one computation of a StableHLO program will become, and where their arrays lie.
+
+    ``near_mb``: megabytes of vector memory for what is alive; ``early_mb``: of the largest argument that is brought in
+    between calls; ``near_bytes``: of the memory near the core.
+
+    =================  ===========================================================================================
+    ``tiles``          an operation's name -> its result as it lies in memory; ``broken``: why it cannot be read
+    ``through``        operations that are done in the kernels of others
+    ``joined``         a kernel -> what it writes beside its own result
+    ``copied``         an operation -> the copies that turn its operands before it or its result behind it
+    ``near``           what lies in vector memory; ``prefetched``: the argument that was brought there between calls
+    =================  ===========================================================================================
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        computation: Computation,
+        captured: set[str],
+        near_mb: float,
+        early_mb: float,
+        near_bytes: int,
+    ) -> None:
+        self.context, self.computation, self.captured = context, computation, captured
+        fusions = Fusions(context, computation, self.captured, written=True)
+        self.operations = [op for op in fusions.operations if op.opcode != "return"]
+        self.in_softmax, self.hoisted = fusions.in_softmax, fusions.hoisted
+        self.copied = defaultdict[str, list[Operation]](list)
+        kernels = fusions.kernels()
+        for op in kernels:
+            if op.opcode == "copy":
+                self.copied[op.name.partition(".copy")[0]].append(op)
+        self.by_name = {op.name: op for op in self.operations}
+        self.in_part = read_in_part(self.operations)
+        self.number = {op.name: k for k, op in enumerate(self.operations)}
+        returned = next((op.operands for op in reversed(fusions.operations) if op.opcode == "return"), ())
+        self.returned, self.times_returned = returned, Counter(returned if computation.entry else ())
+        self.results = {part for name in returned for part in (name, name.partition("#")[0])}
+        self.leaving = set(self.results)  # and what such results are written over in place, in the same memory
+        for op in reversed(self.operations):
+            if op.name in self.leaving and op.operands and plain_opcode(op.opcode) in WRITES_IN_PLACE:
+                self.leaving.add(op.operands[0])
+        self.tiles, self.broken = dict[str, Tiles](), dict[str, str]()
+        for op in self.operations:
+            try:
+                if layouts := context.layouts(op.shape):
+                    self.tiles[op.name] = Tiles.of(max(layouts, key=lambda layout: layout.size_bytes))
+            except (TilewrightError, OverflowError) as error:
+                self.broken[op.name] = str(error)
+        self.arguments = {op.name for op in self.operations if op.opcode == "parameter"}
+        self.through = fusions.through - self.broken.keys()
+        self.joined = self._second_results()
+        sized = (name for name in self._multiplied() if name in self.arguments and name in self.tiles)
+        largest = max(sized, key=lambda name: self.tiles[name].megabytes, default="")
+        fits = largest and self.tiles[largest].megabytes <= early_mb
+        self.prefetched = largest if fits and computation.entry else ""
+        self.near = self._stay_near(kernels, near_mb, near_bytes)
+
+    def _stay_near(self, kernels: Sequence[Operation], room: float, near_bytes: int) -> set[str]:
+        """What lies in vector memory from where it is written to where it was last read, as far as there is room.
+
+        An argument brought in between calls takes its part until then; what a loop carries has what the others leave.
+        """
+        size = {name: tiles.megabytes for name, tiles in self.tiles.items()}
+        last = {
+            name: at for at, op in enumerate(kernels) for each in op.operands for name in (each, each.split("#")[0])
+        }
+        near, alive = set[str](), list[tuple[int, float]]()
+        machine = self.context.chip
+        vmem = machine.memory("vmem") if machine is not None else None
+        if self.prefetched and vmem is not None:
+            left = max(0.0, near_bytes / MEGA - size[self.prefetched] - vmem.kernel_bytes / MEGA)
+            alive.append((last.get(self.prefetched, -1), max(0.0, room - left)))
+            room -= alive[0][1]
+        carried = [op.name for op in self.operations if op.opcode == "parameter"]
+        least, apart = room, {*carried, *self.results}
+        for at, op in enumerate(kernels):
+            while alive and alive[0][0] < at:
+                room += heappop(alive)[1]
+            if op.name in apart or op.name not in size or (self.computation.entry and op.name in self.leaving):
+                continue
+            if plain_opcode(op.opcode) in WRITES_IN_PLACE and op.operands[0] in near:
+                near.add(op.name)
+            elif size[op.name] <= room:
+                near.add(op.name)
+                room -= size[op.name]
+                heappush(alive, (last.get(op.name, at), size[op.name]))
+            least = min(least, room)
+        pairs = [] if self.computation.entry else zip(carried, self.returned or carried)  # the same memory
+        for pair in sorted(pairs, key=lambda pair: size.get(pair[0], 0.0)):
+            if size.get(pair[0], 0.0) <= least:
+                near |= {*pair}
+                least -= size.get(pair[0], 0.0)
+        return near
+
+    def _multiplied(self) -> Iterator[str]:
+        """What products take, as it is or in another type and order: both sides of a dot, a convolution's weights."""
+        for op in self.operations:
+            kind = plain_opcode(op.opcode)
+            for name in op.operands[:2] if kind in DOTS else op.operands[1:2] if kind == "convolution" else ():
+                while name in self.through and plain_opcode(self.by_name[name].opcode) in _SAME:
+                    name = self.by_name[name].operands[0]
+                yield name
+
+    def _second_results(self) -> dict[str, list[str]]:
+        """What a kernel makes of what it writes, or of what it reads, by its name: further results of that kernel.
+
+        Reductions of what a product's kernel writes, of a softmax both: its largest score and the sum of its
+        exponentials, which the kernel then writes. Elementwise results of one size as the kernel's, and sums of them.
+        """
+        joined: dict[str, list[str]] = {}
+        made_in: dict[str, str] = {}  # a written value -> the kernel that makes it
+        products, sums = set[str](), set[str]()
+        times = Counter(name for op in self.operations for name in dict.fromkeys(op.operands))
+        wanted = {name for name, count in times.items() if count > 1}
+        beside: dict[tuple[str, int], str] = {}  # what an elementwise kernel reads and its size -> the last such kernel
+        for op in self.operations:
+            kind = plain_opcode(op.opcode)
+            if op.name in self.through or op.name not in self.tiles or kind in TAKES_NO_TIME:
+                continue
+            read, members = self.members(op)
+            kinds = {plain_opcode(self.by_name[name].opcode) for name in members}
+            if not kinds.isdisjoint(HEADS & PRODUCTS):
+                made_in[op.name] = op.name
+                products.add(op.name)
+            elif not kinds.isdisjoint(PRODUCTS):
+                continue
+            elif read and self.tiles[op.name].shape and (kind == "reduce" or kinds <= _TOGETHER):
+                last, size = max(read, key=lambda name: self.number[name]), self._size(op)
+                kernel = made_in.get(last, "")
+                if kernel and kind == "reduce" and kernel != last and op.name not in self.in_softmax:
+                    kernel = ""
+                elif kernel and kind != "reduce" and (last in sums or (kernel == last and kernel not in wanted)):
+                    kernel = ""  # it waits for whole rows, or is apart from what is written for it alone
+                elif not kernel and kind != "reduce":
+                    near = (beside.get((name, size), "") for name in read)
+                    kernel = max(near, key=lambda name: self.number.get(name, -1))
+                    kernel = kernel if self.number.get(kernel, -1) > self.number[last] else ""
+                if kernel and (self.tiles[kernel].elements == size or (kind == "reduce" and kernel in products)):
+                    joined.setdefault(kernel, []).append(op.name)
+                elif kind != "reduce":
+                    kernel = op.name
+                if kernel:
+                    made_in[op.name] = kernel
+                    sums |= {op.name} if kind == "reduce" else set()
+                beside |= {(name, size): kernel for name in read if kernel == op.name}
+        return joined
+
+    def _size(self, op: Operation) -> int:
+        """Over how many elements a kernel passes that ends in this operation."""
+        over = op.operands[0] if plain_opcode(op.opcode) == "reduce" and op.operands[0] in self.tiles else op.name
+        return self.tiles[over].elements
+
+    def members(self, op: Operation) -> tuple[dict[str, float], dict[str, float]]:
+        """Shares of the written arrays that a kernel reads, and of the values that it computes on the way."""
+        read: dict[str, float] = {}
+        share, open_ = {op.name: 1.0}, [-self.number[op.name]]
+        while open_:
+            name = self.operations[-heappop(open_)].name
+            member, part = self.by_name[name], share[name]
+            kind = plain_opcode(member.opcode)
+            for k, operand in enumerate(member.operands):
+                operand = operand if operand in self.number else operand.partition("#")[0]
+                if operand not in self.number or (kind in WRITES_IN_PLACE and not k):
+                    continue
+                wanted = 1.0 if kind in HEADS else part
+                if kind in TAKES_PART and not k and operand in self.tiles and name in self.tiles:
+                    taken = self.tiles[name].elements / max(1, self.tiles[operand].elements)
+                    wanted = min(1.0, part * taken)
+                if operand not in self.through or len(share) > _MOST_BEHIND:
+                    read[operand] = min(1.0, read.get(operand, 0.0) + wanted)
+                elif operand in share:
+                    share[operand] = max(share[operand], wanted)
+                else:
+                    share[operand] = wanted
+                    heappush(open_, -self.number[operand])
+        return read, share
+
+    def arrays(self, shapes: Sequence[str]) -> list[Tiles]:
+        """The arrays of shapes that can be read."""
+        found: list[Tiles] = []
+        for shape in shapes:
+            with suppress(TilewrightError, OverflowError):
+                found += map(Tiles.of, self.context.layouts(shape))
+        return found
+
+    def operand_tiles(self, op: Operation) -> list[Tiles]:
+        """Its operands that are arrays, those of other computations too, which a region reads."""
+        found: list[Tiles] = []
+        for name, shape in zip(op.operands, op.operand_shapes):
+            if name in self.tiles:
+                found.append(self.tiles[name])
+            elif name not in self.by_name:  # where it cannot be read, its own operation says so
+                found += self.arrays([shape])
+        return found
+
+    def read_again(self, op: Operation) -> float:
+        """Megabytes that a product's blocks read more than once: each column of blocks reads the left operand anew."""
+        operands = self.operand_tiles(op)
+        dims = product_sizes(op, operands, self.tiles[op.name]) if plain_opcode(op.opcode) in DOTS else None
+        if dims is None or len(operands) < 2:
+            return 0.0
+        batch, rows, columns, _ = dims
+        left, right = (tiles.megabytes / batch for tiles in operands[:2])
+        if min(left, right) <= _BLOCK_MB:
+            return 0.0
+        cut = left * (columns / _BLOCK - 1) + right * (rows / _BLOCK - 1)
+        whole = min(left * (right / _BLOCK_MB - 1), right * (left / _BLOCK_MB - 1))
+        return batch * max(0.0, min(cut, whole))
+
+
+class GroupedBlocks(NamedTuple):
+    """How a grouped product is cut: the passes of the matrix unit as one product's ``shape`` (rows, columns, depth),
+    whether its kernel has ``sums`` over the rows, megabytes that its blocks read ``again``, its ``steps``.
+    """
+
+    shape: tuple[int, int, int]
+    sums: bool
+    again: float
+    steps: int
+
+    @classmethod
+    def of(cls, op: Operation, operands: Sequence[Tiles], result: Tiles, machine: Target) -> GroupedBlocks | None:
+        """The blocks of a ``ragged_dot``; None if its sizes are unknown.
+
+        Rows pass in blocks of the unit's side, and one more for each group, as groups end inside blocks. Beside them
+        stand the largest blocks of weights, or of a result summed over the rows, that leave 8 MiB of what a kernel may
+        hold: so cut 65 of 65 modules that a compiler made. A fusion that masks rows has 4 MiB for weights, a
+        third of that for sums, cut so that least is read again (24 modules of v6e).
+        """
+        sizes, vmem = product_sizes(op, operands, result), machine.memory("vmem")
+        if sizes is None or len(operands) < 3 or machine.matrix is None or vmem is None:
+            return None
+        _, rows, columns, depth = sizes
+        side, summed = machine.matrix.rows, len(result.shape) > len(operands[0].shape)
+        groups = result.shape[0] if summed else prod(operands[2].shape[-1:])
+        left, right = (1e6 * tiles.megabytes / max(1, tiles.elements) for tiles in operands[:2])
+        masked = machine.compiler_masks_groups and not is_turned(op)
+        room, step = vmem.kernel_bytes - _KEPT_FREE, side
+
+        def largest(size: int, fixed: float, each: float) -> int:
+            fitting = int((room - fixed - 1) / each) // side * side
+            return max(side, min(fitting, -(-size // side) * side))
+
+        if masked and summed:
+            most = vmem.kernel_bytes // 12  # sums are float32
+            cuts = [(n, -(-rows // max(side, most // -(-columns // n)))) for n in range(1, -(-columns // side) + 1)]
+            across, down = min(cuts, key=lambda cut: cut[0] * operands[0].megabytes + cut[1] * operands[1].megabytes)
+            wide, high = -(-columns // across), -(-rows // down)
+        elif masked:
+            lanes, widest = -(-columns // _LANES), _MASKED_WEIGHTS / depth / right
+            fitting = (lanes // n * _LANES for n in range(1, lanes + 1) if lanes % n == 0)
+            high, wide = 0, next((width for width in fitting if width <= widest), _LANES)
+            step = side // 2 if side * depth * left > vmem.kernel_bytes / 16 else side
+        elif summed:
+            high = largest(rows, 2 * side * side * right, 2 * side * left + 16 * side)
+            wide = largest(columns, 2 * side * high * left, 2 * side * right + 16 * high)
+        else:
+            high, wide = 0, largest(columns, 2 * side * depth * left, 2 * depth * right + 16 * side)
+        across, down = -(-columns // wide), -(-rows // high) if high else 1
+        blocks = -(-(depth if summed else rows) // step) + groups - 1
+        shape = (down * high, across * wide, blocks * step) if summed else (blocks * step, across * wide, depth)
+        again = operands[0].megabytes * (across - 1) + operands[1].megabytes * (down - 1)
+        return cls(shape, summed and not masked, again, across * down * blocks if masked else 1)
