@@ -106,6 +106,18 @@ def assigned(text: str, option: str, like: str) -> tuple[str, str]:
     return name, value
 
 
+def numbered(texts: Sequence[str], option: str, like: str) -> dict[str, float]:
+    """The numbers of texts such as ``NAME=2e12``. UsageError for what is none."""
+    found: dict[str, float] = {}
+    for text in texts:
+        name, value = assigned(text, option, like)
+        try:
+            found[name] = float(value)
+        except ValueError:
+            raise UsageError(f"{value!r} is no number", where=f"{option} {name}", how=f"write {like}") from None
+    return found
+
+
 def swept(texts: Sequence[str], option: str, like: str) -> dict[str, list[str]]:
     """The values that each name takes, of texts such as ``NAME=1,8,32``. UsageError for a name without, or twice."""
     found: dict[str, list[str]] = {}

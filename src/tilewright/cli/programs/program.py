@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument
 
 from tilewright import hlo
-from tilewright.cli.options import assigned
+from tilewright.cli.options import numbered
 from tilewright.cli.streams import read_bytes
 from tilewright.errors import UsageError
 from tilewright.render import bytes_text
@@ -43,13 +43,8 @@ AssumeOption = Annotated[
 
 
 def assumptions(texts: Sequence[str] | None) -> dict[str, float]:
-    """The values of ``--assume NAME=NUMBER``. Raises UsageError for what is no number; ``estimate`` knows the names."""
-    try:
-        return {
-            name: float(value) for name, value in (assigned(text, "--assume", "kv_len=2048") for text in texts or ())
-        }
-    except ValueError as error:
-        raise UsageError(f"no number: {error}", where="--assume", how="write kv_len=2048") from None
+    """The values of ``--assume``, whose names ``estimate`` knows."""
+    return numbered(texts or (), "--assume", "kv_len=2048")
 
 
 _SPACE = re.compile(r"^Memory Space: (\S+) \(color=(\d{1,9})\)\nTotal bytes: (\d{1,18})", re.MULTILINE)

@@ -22,7 +22,7 @@ from typing import Annotated, Any, NamedTuple
 from typer import Argument, Option
 
 from tilewright import hlo, targets, trace
-from tilewright.cli.options import Files, assigned, swept
+from tilewright.cli.options import Files, numbered, swept
 from tilewright.cli.programs import program as programs
 from tilewright.cli.programs.report import make_report, terminal_width
 from tilewright.cli.streams import progress, read_text
@@ -63,8 +63,7 @@ def time(
     chips = [targets.target(name) for name in target]
     if measured is not None:
         to.must_end_in(".json")
-        refitted, said = _calibrate(measured, program, chips[0])
-        deliver(Answer(lambda: refitted, lambda: said), to)
+        deliver(_calibrated(measured, program, chips[0]), to)
         return
     if program is None:
         raise UsageError("no program given", how="name a file of HLO or StableHLO, or model.py:function")
@@ -80,37 +79,37 @@ def time(
     for label, texts in _swept(sweep, of.arg):
         loaded = of.load(program, texts)
         for chip in chips:  # every changed one beside the plain one
+            ready = hlo.compile_for_tpu(loaded, chip.name) if compiled and loaded.kind != "hlo" else loaded
             for what_if, machine in [("", chip), *changed.get(chip.name, [])]:
-                ready = hlo.compile_for_tpu(loaded, chip.name) if compiled and loaded.kind != "hlo" else loaded
-                name = ", ".join(part for part in (label, chip.name, what_if) if part)
-                step = hlo.estimate(ready, machine, assumed)
-                named.append((name, _with_residual(step, ready, models)))
+                step = _with_residual(hlo.estimate(ready, machine, assumed), ready, models)
+                named.append((", ".join(filter(None, (label, chip.name, what_if))), step))
                 moved = moved or make_report(ready, machine, program, assumed)
     assert moved is not None
-    first = named[0][1]
+    first, pays = named[0][1], moved
     beside = [{"name": name, "device_seconds": step.device_seconds, "seconds": step.seconds} for name, step in named]
-    pays: list[Line] = [*moved.change_lines(width=terminal_width())]
-    plain = first.to_json() | {"changes": moved.to_json()["suggestions"]}
+    plain = first.to_json() | {"changes": pays.to_json()["suggestions"]}
     plain |= {"beside": beside} if len(named) > 1 else {}
+
+    def lines() -> Iterator[Line]:
+        yield from (*first.lines(), "", *pays.change_lines(width=terminal_width()), "", first.slowest_table(top))
+        if len(named) > 1:
+            yield from ("", first.comparison(named))
+
     forms: dict[str, Form] = {
-        ".html": lambda: first.to_html(named, [f"saves {each.saved}: {each.words}" for each in moved.suggestions[:3]]),
+        ".html": lambda: first.to_html(named, [f"saves {each.saved}: {each.words}" for each in pays.suggestions[:3]]),
         ".pftrace": lambda: trace.perfetto_bytes(first.events()),
     }
-    deliver(Answer(lambda: plain, lambda: _lines(named, top, pays)), to, forms, notes=first.notes)
+    deliver(Answer(lambda: plain, lines), to, forms, notes=first.notes)
 
 
 def _changed(chips: Sequence[targets.Target], changes: Sequence[str]) -> dict[str, list[tuple[str, targets.Target]]]:
     by_name = {chip.name: chip for chip in chips}
     settings: dict[str, dict[str, float]] = {}
-    for change in changes:
-        place, text = assigned(change, "--set", "CHIP.KEY=VALUE, as tpu-v6e.hbm_bandwidth=2e12")
+    for place, number in numbered(changes, "--set", "CHIP.KEY=VALUE, as tpu-v6e.hbm_bandwidth=2e12").items():
         chip, _, key = place.partition(".")
         if chip not in by_name or not key:
             raise UsageError(f"{chip} is not among the targets", where="--set", how=f"there is {', '.join(by_name)}")
-        try:
-            settings.setdefault(chip, {})[key] = float(text)
-        except ValueError:
-            raise UsageError(f"'{text}' is no number", where=f"--set {chip}.{key}", how="write it like 2e12") from None
+        settings.setdefault(chip, {})[key] = number
     return {
         chip: [(", ".join(f"{k} = {v:g}" for k, v in values.items()), hlo.what_if(by_name[chip], values))]
         for chip, values in settings.items()
@@ -156,15 +155,6 @@ def _largest(name: str, program: str, chip: targets.Target, of: programs.Program
         middle = (fits + over) // 2
         fits, over = (middle, over) if need(middle) <= memory.usable else (fits, middle)
     return fits
-
-
-def _lines(named: Sequence[tuple[str, hlo.StepTime]], top: int, changes: Sequence[Line]) -> Iterator[Line]:
-    first = named[0][1]
-    yield from (*first.lines(), "", *changes, "")
-    yield first.slowest_table(top)
-    if len(named) > 1:
-        yield ""
-        yield first.comparison(named)
 
 
 def shard(
@@ -324,12 +314,8 @@ def _kept(path: str, chips: Sequence[targets.Target]) -> tuple[list[targets.Targ
     return [_scaled(chip, factors, fitted_on) for chip in chips], models
 
 
-def _calibrate(measured: str, program: str | None, chip: targets.Target) -> tuple[dict[str, Any], Iterator[Line]]:
-    """What a calibration's file holds, and what is said of it.
-
-    Raises UsageError for rows that are none, and where fewer than two were measured.
-    """
-
+def _calibrated(measured: str, program: str | None, chip: targets.Target) -> Answer:
+    """A calibration's file, and what is said of it. UsageError for rows that are none, and for fewer than two."""
     before = list(_points(measured, program, chip))
     now = before.copy()
     if len(before) < 2:
@@ -350,7 +336,22 @@ def _calibrate(measured: str, program: str | None, chip: targets.Target) -> tupl
     plain = {"schema": _SCHEMA, "target": chip.name, "factors": factors, "rows": sum(fitted)}
     plain |= {"from": measured, "held_back": fitted.count(False), "error_before": errors[0], "error_after": errors[1]}
     plain |= {"models": models}
-    return plain, _refit_lines(before, now, fitted, errors, factors, models)
+
+    def lines() -> Iterator[Line]:
+        said = ", ".join(f"{bound} {factor:.2f}" for bound, factor in factors.items())
+        yield f"how much longer each takes than modelled before: {said}"
+        held = fitted.count(False)
+        which = f"{held} rows that were not fitted" if held else f"{len(fitted)} rows, too few to hold any back"
+        yield f"mean error of {which}: {percent_text(errors[0])} before, {percent_text(errors[1])} after"
+        if counts := ", ".join(str(len(model["steps"])) for model in models):
+            yield f"{counts} steps of a model each: what they took besides is taken for its neighbours"
+        times: list[Heading] = [(name, "seconds") for name in ("measured", "before", "after")]
+        yield from ("", Table(["row", *times, ("error", "percent"), ("now", "percent"), ""], [
+            (a.name, a.measured / 1e6, a.modelled / 1e6, b.modelled / 1e6, a.error, b.error, "" if on else "held back")
+            for a, b, on in zip(before, now, fitted)
+        ]))  # fmt: skip
+
+    return Answer(lambda: plain, lines)
 
 
 def _factors(points: Sequence[_Point]) -> dict[str, float]:
@@ -372,28 +373,3 @@ def _factors(points: Sequence[_Point]) -> dict[str, float]:
 
 def _scaled(chip: targets.Target, factors: Mapping[str, float], fitted_on: str) -> targets.Target:
     return hlo.what_if(chip, {f"scale.{bound}": factor for bound, factor in factors.items()}, fitted_on)
-
-
-def _refit_lines(
-    before: Sequence[_Point],
-    now: Sequence[_Point],
-    fitted: Sequence[bool],
-    errors: Sequence[float],
-    factors: Mapping[str, float],
-    models: Sequence[Mapping[str, Any]],
-) -> Iterator[Line]:
-    said = ", ".join(f"{bound} {factor:.2f}" for bound, factor in factors.items())
-    yield f"how much longer each takes than modelled before: {said}"
-    held = fitted.count(False)
-    which = f"{held} rows that were not fitted" if held else f"{len(fitted)} rows, too few to hold any back"
-    yield f"mean error of {which}: {percent_text(errors[0])} before, {percent_text(errors[1])} after"
-    if counts := [len(model["steps"]) for model in models]:
-        yield f"{', '.join(map(str, counts))} steps of a model each: what they took besides is taken for its neighbours"
-    yield ""
-    times: list[Heading] = [(name, "seconds") for name in ("measured", "before", "after")]
-    heads = ["row", *times, ("error", "percent"), ("now", "percent"), ""]
-    marks = ("" if on else "held back" for on in fitted)
-    yield Table(heads, [
-        (a.name, a.measured / 1e6, a.modelled / 1e6, b.modelled / 1e6, a.error, b.error, mark)
-        for a, b, mark in zip(before, now, marks)
-    ])  # fmt: skip
