@@ -13,6 +13,7 @@ from operator import itemgetter
 from typing import Annotated, Any, cast, get_args, get_type_hints
 
 import typer
+from typer.models import ArgumentInfo
 
 from tilewright.errors import UsageError
 from tilewright.render.delivery import Output
@@ -86,9 +87,14 @@ def _reader(made: Callable[..., Any], options: dict[str, inspect.Parameter]) -> 
 
 def _with_help(name: str, annotation: Any) -> Any:
     kind, *texts = get_args(annotation) or (annotation,)
+    several = str(kind).startswith("list")
+    if texts and isinstance(argument := texts[0], ArgumentInfo):  # in capitals, as usage lines and errors have it
+        shown = argument.metavar or name.upper()
+        return Annotated[kind, typer.Argument(metavar=shown, help=argument.help)]
     if not texts or not all(isinstance(text, str) for text in texts):
         return annotation
     *given, text = texts
+    text += " Repeat it for more." * several
     names, _, values = zip(*(word.partition(" ") for word in given)) if given else ((), (), ())
     if kind is bool and not names:
         names = (f"--{name.replace('_', '-')}",)

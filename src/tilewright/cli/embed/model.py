@@ -17,13 +17,9 @@ from tilewright.render.delivery import remark
 
 Batch = Annotated[int | None, "Samples of a batch (the limits file's, else the model's, else 4096)."]
 TableStacking = Annotated[bool | None, "--stacking/--no-stacking", "Stack tables, over the file's (stack)."]
-NarrowPacking = Annotated[
-    bool | None, "--narrow-packing/--no-narrow-packing", "Rows of 1 to 4 floats share lines, over the file's."
-]
+NarrowPacking = Annotated[bool | None, "--narrow-packing/--no-narrow-packing", "Rows of up to 4 floats share lines."]
 BadIds = Annotated[str, "Ids outside a table: error, clip or drop."]
-InitArgs = Annotated[
-    str | None, Option(envvar="LIBTPU_INIT_ARGS", help="Flags in use already: the guide's knobs among them count.")
-]
+InitArgs = Annotated[str | None, Option(envvar="LIBTPU_INIT_ARGS", help="Flags in use, the guide's knobs among them.")]
 Rows = Annotated[int, "Rows of the log to read at most (0: all)."]
 
 

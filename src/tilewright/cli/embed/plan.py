@@ -37,34 +37,24 @@ def plan(
     files: Annotated[
         list[str] | None,
         Argument(
-            metavar="FILE...",
-            help="Logs: .parquet (or a folder), CSV or TSV with a header, .npz, Criteo's TSV (- is stdin). "
-            "None: a generated one.",
+            help="Logs: .parquet (or a folder), CSV or TSV with a header, .npz, Criteo's TSV; - is stdin. None: generated."
         ),
     ] = None,
     *,
     of: _ModelOptions,
     quantile: Annotated[float, "Share of the partitions that the limits must hold."] = 1.0,
-    headroom: Annotated[
-        float, "Raise the limits by this share, rounded up to 8: 0.1 for days busier than the log."
-    ] = 0.0,
+    headroom: Annotated[float, "Raise the limits by this share, rounded up to 8: 0.1 for busier days."] = 0.0,
     stacking: model.TableStacking = None,
     narrow_packing: model.NarrowPacking = None,
     bad_ids: model.BadIds = "error",
     init_args: model.InitArgs = None,
     rows: Annotated[int, "Rows to read at most (0: all), or to generate."] = 0,
-    time: Annotated[
-        str | None, "The column of the rows' times, over the file's: later days judge limits of the days before."
-    ] = None,
+    time: Annotated[str | None, "The column of times, over the file's: days judge the limits of those before."] = None,
     tables: Annotated[int | None, "Plan so many tables alike without a log, by memory and uniform ids."] = None,
     rows_per_table: Annotated[int, "Rows of each of --tables."] = 1_000_000,
     ids_per_sample: Annotated[int, "Ids of a sample in each of --tables."] = 1,
-    hot: Annotated[
-        float | None, "Hold ids above this share of their table's entries on every device, as 0.01: planned apart."
-    ] = None,
-    engine: Annotated[
-        str | None, "Count in constant memory: local, or ray (Ray Data). Chosen for large pods by itself."
-    ] = None,
+    hot: Annotated[float | None, "Hold ids above this share of a table's entries, as 0.01, on every device."] = None,
+    engine: Annotated[str | None, "Count in constant memory, as large pods do: local, or ray (Ray Data)."] = None,
     workers: Annotated[int, "Processes of --engine ray (0: one a processor)."] = 0,
     apply: Annotated[
         str | None,

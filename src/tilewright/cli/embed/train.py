@@ -38,13 +38,9 @@ from tilewright.render.tables import Heading, Table
 class Training:
     """The options that are a :class:`machine.FitJob`'s fields."""
 
-    data: Annotated[
-        str | None, "Parquet, CSV or TSV with a header, .npz, Criteo's TSV. None: a generated click log."
-    ] = None
+    data: Annotated[str | None, "Parquet, CSV or TSV with a header, .npz, Criteo's TSV. None: generated clicks."] = None
     steps: Annotated[int, "Training steps, counted from the training's start."] = 100
-    limits: Annotated[str | None, "A limits file, over the file's limits. None: learnt from the first 64 batches."] = (
-        None
-    )
+    limits: Annotated[str | None, "A limits file, over the file's. None: learnt from the first 64 batches."] = None
     renew_limits: Annotated[int, "Steps after which limits become what was seen so far (0: never)."] = 0
     headroom: Annotated[float, "Raise renewed and written limits by this share, rounded up to 8."] = 0.1
     checkpoint: Annotated[str | None, "Folder of the checkpoints. None: none is taken."] = None
@@ -52,9 +48,7 @@ class Training:
     resume: Annotated[bool, "Go on from the last checkpoint."] = False
     skip_damaged: Annotated[bool, "With --resume: from the last checkpoint that is whole."] = False
     pipelined: Annotated[bool, "Lookups, dense part and updates of three batches at once."] = False
-    detect_nan: Annotated[
-        bool, "--detect-nan/--no-detect-nan", "Stop at a loss or gradient that is not finite (stop)."
-    ] = True
+    detect_nan: Annotated[bool, "--detect-nan/--no-detect-nan", "Stop at a loss or gradient that is not finite."] = True
     scale: Annotated[float, "Given to the model's features(scale)."] = 0.01
     seed: Annotated[int, "Seed of parameters, tables and a generated log."] = 0
 
@@ -62,13 +56,9 @@ class Training:
 def train(
     model: Annotated[str, Argument(help="A model file, such as examples/dlrm.py.")],
     of: Training,
-    config: Annotated[
-        str | None, "The tables: a TOML file, as plan and check take it, in place of the model's features()."
-    ] = None,
+    config: Annotated[str | None, "A TOML file of tables, as plan takes it, instead of the model's features()."] = None,
     batch: Annotated[int | None, "Samples per step, over all chips, over the file's (512)."] = None,
-    target: Annotated[
-        str | None, "--target", "-t", "The chip whose SparseCores hold the tables, over the file's (tpu-v5p)."
-    ] = None,
+    target: Annotated[str | None, "--target", "-t", "The chip with the tables, over the file's (tpu-v5p)."] = None,
     chips: Annotated[int | None, "Number of chips, over the file's (1)."] = None,
     processes: Annotated[int, "Processes on this machine (jax.distributed), each with its share of the chips."] = 1,
     *,
@@ -338,9 +328,7 @@ def export(
 def quantise(
     model: Annotated[str, Argument(help="The model file the checkpoint was trained with.")],
     checkpoint: Annotated[str, "A folder of checkpoints."],
-    data: Annotated[
-        str | None, "A log to judge by, not the one it was trained on. None: a generated click log."
-    ] = None,
+    data: Annotated[str | None, "A log to judge by, not the one it was trained on. None: generated clicks."] = None,
     step: _Step = None,
     dtype: _Dtype = "int8",
     scale_per: _ScalePer = "row",

@@ -126,9 +126,7 @@ def _read_commands(debugger: isa.Debugger) -> None:
 
 
 def explain(
-    source: Annotated[
-        str, Argument(metavar="TEXT|FILE[:LINE]", help="An instruction, a program, or one line of a program.")
-    ],
+    source: Annotated[str, Argument(metavar="TEXT|FILE[:LINE]", help="An instruction, a program, or a line of one.")],
     segment: Annotated[str | None, "--segment s8[24,200]", "What B of an mm is like, as it is stored."] = None,
     columns: Annotated[int | None, Option(min=1, help="Columns of an mm, as setmm would say.")] = None,
     rows: Annotated[int | None, Option(min=1, help="Rows of an mm, as setmm would say.")] = None,
@@ -218,9 +216,7 @@ def profile(
     misses: Annotated[bool, "Draw the L1 misses of mm instead of all accesses."] = False,
     top: Annotated[int, Option(min=0, help="Only so many instructions, the most cycles first; 0: all.")] = 0,
     every_pe: machine.EveryPe = False,
-    pe: Annotated[
-        int | None, Option(min=0, help="With --every-pe: this element's lines and heat, not all together.")
-    ] = None,
+    pe: Annotated[int | None, Option(min=0, help="With --every-pe: lines and heat of this one, not of all.")] = None,
     settings: machine.Settings = None,
     *,
     to: Annotated[

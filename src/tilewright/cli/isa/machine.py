@@ -47,7 +47,7 @@ Within = Annotated[float, "A gain not worth looking for: 0.02 is 2 percent."]
 MOST = 1 << 27
 """Elements of a tensor at most."""
 
-File = Annotated[str, Argument(metavar="FILE", help="A program (.tasm); - is stdin.")]
+File = Annotated[str, Argument(help="A program (.tasm); - is stdin.")]
 Settings = Annotated[list[str] | None, "--set FIELD=VALUE", "A field of the machine, as threads=64 or kb_acc=last."]
 ToPage = Annotated[Output, Files(".json", ".html"), "FILE.html: a page; FILE.json: all numbers."]
 
@@ -330,9 +330,7 @@ def claims(to: Json) -> None:
 
 
 def compile(
-    program: Annotated[
-        str, Argument(metavar="PROGRAM", help="model.py:function, or StableHLO in any form; - is stdin.")
-    ],
+    program: Annotated[str, Argument(help="model.py:function, or StableHLO in any form; - is stdin.")],
     arg: ArgOption = None,
     run: Annotated[bool, "Run it with its example arguments and hold every layer against XLA."] = False,
     listing: Annotated[bool, "Print every layer's tables and programs."] = False,

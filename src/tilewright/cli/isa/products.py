@@ -142,13 +142,9 @@ def matmul(
     tail_kb: Annotated[int | None, "--kb of the last rows, where they are fewer than a block."] = None,
     line: Annotated[str | None, "--line 4x16", "A line, in elements per dim of B as it is stored."] = None,
     page: Annotated[str | None, "--page 64x128", "A page, likewise; a multiple of the line."] = None,
-    split: Annotated[
-        str | None, "What of C is divided among PEs (--set pes=4): rows or columns; rows if there are enough."
-    ] = None,
+    split: Annotated[str | None, "What of C PEs (--set pes=4) share: rows (if there are enough) or columns."] = None,
     segments: Annotated[int | None, "B comes to L2 by DMA, for every PE in so many segments."] = None,
-    double_buffer: Annotated[
-        bool, "--double-buffer/--no-double-buffer", "The next segment comes while one is worked on."
-    ] = True,
+    double_buffer: Annotated[bool, "--double-buffer/--no-double-buffer", "A segment comes as one is worked on."] = True,
     seed: Annotated[int, Option(min=0, help="Seed of the random matrices.")] = 0,
     settings: machine.Settings = None,
     listing: Annotated[bool, "Print the program too, of several PEs each."] = False,

@@ -52,9 +52,7 @@ def tune(
     dtype: machine.Elements = "s8",
     ka: Annotated[int | None, "Keep to this ka."] = None,
     kb: Annotated[int | None, "Keep to this kb."] = None,
-    transpose_b: Annotated[
-        bool | None, "--transpose-b/--no-transpose-b", "Keep to B by rows (t1), or by columns (t0)."
-    ] = None,
+    transpose_b: Annotated[bool | None, "--transpose-b/--no-transpose-b", "Keep to B by rows, or by columns."] = None,
     order: Annotated[str | None, "Keep to k_outer or column_outer."] = None,
     columns: Annotated[int | None, "Keep to so many columns per instruction."] = None,
     split: Annotated[str | None, "Keep to C divided by rows or columns (several PEs)."] = None,
@@ -272,7 +270,7 @@ def roofline(
 
 
 def explore(
-    network: Annotated[str, Argument(metavar="NETWORK", help="resnet50, or a name for --shapes.")] = "resnet50",
+    network: Annotated[str, Argument(help="resnet50, or a name for --shapes.")] = "resnet50",
     shapes: Annotated[
         str | None, "--shapes FILE", "Layers, one a line: fc 1 gemm 1x1000x2048; c 2 conv 1x7x7x8 3x3x8x8 padding=1."
     ] = None,

@@ -26,28 +26,20 @@ if TYPE_CHECKING:
     from tilewright.layout.kinds.tiled import FoundShape
     from tilewright.layout.meshes.shards import MeshLayout
 
-Text = Annotated[
-    str, Argument(metavar="TEXT", help="A shape, as f32[3,5]{1,0:T(2,2)}, or any text with shapes in it; - is stdin.")
-]
+Text = Annotated[str, Argument(help="A shape, as f32[3,5]{1,0:T(2,2)}, or any text with shapes in it; - is stdin.")]
 Index = Annotated[str | None, "--index I,J,..", "Derive this element's address."]
 Offset = Annotated[int | None, "--offset O", "Say what lies at this offset."]
 Leaf = Annotated[str | None, "--leaf I,J,..", "Of a tuple this element (of that element, ...)."]
 ToSvg = Annotated[Output, Files(".svg"), "Write an SVG: FILE.svg, or - for stdout."]
-_Colour = Annotated[
-    str, "--colour WAY", "What a colour means: tile, channel, batch, npu, page, shard, line, offset or none."
-]
+_Colour = Annotated[str, "--colour WAY", "Coloured by tile, channel, batch, npu, page, shard, line, offset or none."]
 
 
 @dataclass(frozen=True)
 class OverMesh:
     """The options that cut an array over a mesh."""
 
-    mesh: Annotated[str | None, "--mesh AXIS=N,..", "Devices along named axes, the last one fastest, as d=4,m=4."] = (
-        None
-    )
-    shard: Annotated[
-        str | None, "--shard AXES,..", "Per dim the mesh axes that cut it, as d+m,-; or XLA's, Shardy's or JAX's text."
-    ] = None
+    mesh: Annotated[str | None, "--mesh AXIS=N,..", "Devices along axes, the last one fastest, as d=4,m=4."] = None
+    shard: Annotated[str | None, "--shard AXES,..", "Axes per dim, as d+m,-; or XLA's, Shardy's or JAX's text."] = None
 
     def __bool__(self) -> bool:
         return self.mesh is not None or self.shard is not None
@@ -436,11 +428,9 @@ _FIGURES = ("longest_run", "lines_read", "lines_written", "tiles_read", "tiles_w
 
 
 def compare(
-    a: Annotated[str, Argument(metavar="A", help="The layout before, as f32[3,5]{1,0:T(2,2)}; - is stdin.")],
-    b: Annotated[str, Argument(metavar="B", help="The layout after: the same elements, perhaps in another shape.")],
-    permutation: Annotated[
-        str | None, "--permutation P,..", "B is reshape(transpose(A, P)), P as numpy.transpose reads it."
-    ] = None,
+    a: Annotated[str, Argument(help="The layout before, as f32[3,5]{1,0:T(2,2)}; - is stdin.")],
+    b: Annotated[str, Argument(help="The layout after: the same elements, perhaps in another shape.")],
+    permutation: Annotated[str | None, "--permutation P,..", "B is reshape(transpose(A, P)), as in numpy."] = None,
     colour: _Colour = "auto",
     fail_if_moved: Annotated[bool, "Exit with 1 unless it is a bitcast."] = False,
     *,

@@ -91,9 +91,7 @@ def check(
     program: ProgramArgument,
     target: _Target = "tpu-v6e",
     arg: ArgOption = None,
-    sweep: Annotated[
-        list[str] | None, "NAME=128,256: a parameter of the function takes each value; repeat it for all combinations."
-    ] = None,
+    sweep: Annotated[list[str] | None, "NAME=128,256: a parameter takes each value, in all combinations."] = None,
     tune: Annotated[str, "BM,BN: search tilings, these parameters of the function by powers of two that divide."] = "",
     *,
     to: _ToJson,
@@ -137,7 +135,7 @@ def explain(
 
 
 def run(
-    program: Annotated[str, Argument(metavar="MODEL.PY:FN", help=PROGRAM_HELP, show_default=False)],
+    program: Annotated[str, Argument(metavar="MODEL.PY:FN", help=PROGRAM_HELP)],
     arg: ArgOption = None,
     seed: Annotated[int, "--seed", "Of the random numbers that its arrays hold."] = 0,
     *,

@@ -27,20 +27,13 @@ _Format = StrEnum("_Format", "LINES GITHUB SARIF")
 
 def lint(
     programs: Annotated[
-        list[str],
-        Argument(
-            metavar="PROGRAM...",
-            show_default=False,
-            help="model.py with all its functions, model.py:function, or StableHLO files; several if you like.",
-        ),
+        list[str], Argument(metavar="PROGRAM...", help="model.py (all functions), model.py:function, StableHLO files.")
     ],
     target: Annotated[str, "--target", "-t", "The chip that the factors are for."] = TARGET,
     threshold: Annotated[float, "Exit 1 if a finding's factor is at least this."] = THRESHOLD,
     exit_zero: Annotated[bool, "Exit 0 whatever is found."] = False,
     assume_finite: Annotated[bool, "No value is NaN or infinite, so suggestions need not mention it."] = False,
-    style: Annotated[
-        _Format, "--format", "How findings are written: github makes annotations in a workflow, sarif a log."
-    ] = _Format.LINES,
+    style: Annotated[_Format, "--format", "github: annotations in a workflow; sarif: a log."] = _Format.LINES,
     arg: ArgOption = None,
     *,
     meshed: MeshOptions,

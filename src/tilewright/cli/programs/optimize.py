@@ -31,7 +31,7 @@ _MEMORY = Option(min=1, help="GiB that running the programs may take; default: h
 
 
 def optimize(
-    program: Annotated[str | None, Argument(metavar="PROGRAM", help=PROGRAM_HELP, show_default=False)] = None,
+    program: Annotated[str | None, Argument(help=PROGRAM_HELP)] = None,
     target: Annotated[str | None, "--target", "-t", "The chip whose layouts decide."] = None,
     diff: Annotated[bool, "Print what changed, and which passes changed nothing."] = False,
     explain: Annotated[bool, "Print every verdict, with its reason."] = False,
@@ -48,9 +48,7 @@ def optimize(
     print_after_all: Annotated[bool, "Print the program after every pass: to stderr, or into -o FOLDER/."] = False,
     rules: Annotated[str | None, "The rules that may act, separated by commas; 'none' for none. Default: all."] = None,
     assume_finite: Annotated[bool, "No value is NaN or infinite: rules that would spread one may act."] = False,
-    judge: Annotated[
-        str | None, "Compile both programs with an installed TPU compiler, keep what wins: tpu:v5e."
-    ] = None,
+    judge: Annotated[str | None, "Compile both programs for a TPU by libtpu, keep what wins: tpu:v5e."] = None,
     list_rules: Annotated[bool, "Print the rules there are, with guard and confirmed factors."] = False,
     list_all: Annotated[bool, "--list-passes", "Print the rewrites there are, with their options."] = False,
     arg: ArgOption = None,
@@ -251,16 +249,12 @@ _WHAT = "StableHLO text, bytecode or a portable artifact, packed (.gz, .xz) or n
 
 
 def verify(
-    original: Annotated[str, Argument(metavar="A", help=f"The original: {_WHAT}", show_default=False)],
-    rewritten: Annotated[str, Argument(metavar="B", help="What shall stand for it.", show_default=False)],
+    original: Annotated[str, Argument(metavar="A", help=f"The original: {_WHAT}")],
+    rewritten: Annotated[str, Argument(metavar="B", help="What shall stand for it.")],
     seeds: Annotated[int, Option(min=1, help="Try each kind of inputs this many times.")] = 1,
-    inputs: Annotated[
-        list[str] | None, "A kind of inputs (default: all): normal, wide, zeros, denormal, large, lowest, special."
-    ] = None,
+    inputs: Annotated[list[str] | None, "Only normal, wide, zeros, denormal, large, lowest or special ones."] = None,
     bit_exact: Annotated[bool, "The bits must be equal, not only the values."] = False,
-    assume_finite: Annotated[
-        bool, "Leave out inputs with a NaN or infinity: `optimize --assume-finite` did so."
-    ] = False,
+    assume_finite: Annotated[bool, "Leave out inputs with a NaN or infinity, as `optimize --assume-finite`."] = False,
     eager: Annotated[bool, "--eager/--no-eager", "Also run both one operation at a time."] = True,
     save: Annotated[str | None, "Write the inputs that show the worst case: a .npz file."] = None,
     tpu: Annotated[str | None, "Also compile both for a TPU such as v5e, and compare cycles (needs jax[tpu])."] = None,

@@ -29,10 +29,8 @@ PROGRAM_HELP = (
     "HLO or StableHLO text, bytecode, a portable artifact (jax.export), an HLO proto, any of them packed (.gz, .xz), a "
     "dump folder (--xla_dump_to), or model.py:function; - is stdin."
 )
-ProgramArgument = Annotated[str, Argument(metavar="PROGRAM", help=PROGRAM_HELP, show_default=False)]
-ArgOption = Annotated[
-    list[str] | None, "--arg", "-a", "For model.py:function: an example argument, such as f32[8,128]; repeat it."
-]
+ProgramArgument = Annotated[str, Argument(help=PROGRAM_HELP)]
+ArgOption = Annotated[list[str] | None, "--arg", "-a", "Of model.py:function: an argument, such as f32[8,128]."]
 ModuleOption = Annotated[str | None, "For a dump folder: the module to take, by (part of) its name."]
 
 AssumeOption = Annotated[
@@ -104,7 +102,7 @@ class MeshOptions:
         list[str] | None,
         "--shard NAME=AXES,..",
         "With --mesh: the axes that cut each dim of an argument, as x=data,- (NAME: x, params['w'], params for all in "
-        "it, *['w'], 0, result); repeat it. What is not named is the partitioner's choice.",
+        "it, *['w'], 0, result). What is not named is the partitioner's choice.",
     ] = None
     topology: Annotated[
         str | None,

@@ -84,20 +84,14 @@ def report(
     target: _TargetOption = None,
     top: Annotated[int, Option(min=1, help="How many entries of each ranking to print.")] = 10,
     by: Annotated[_By | None, "Print this ranking only."] = None,
-    only: Annotated[
-        list[_Only] | None, "Rank operations of this category only, such as relayout; repeat it for more."
-    ] = None,
+    only: Annotated[list[_Only] | None, "Rank operations of this category only, such as relayout."] = None,
     transfers: Annotated[bool, "List prefetches and write-backs one by one, too."] = False,
     profile: Annotated[
         str | None, "Join measured times: an .xplane.pb or .trace.json.gz of jax.profiler or XProf, or its folder."
     ] = None,
     baseline: Annotated[str | None, "Compare with this report, written earlier with -o OLD.json."] = None,
-    fail_on: Annotated[
-        str | None, "With --baseline: exit 1 if bytes moved, padding or peak memory grew by more than, say, 5%."
-    ] = None,
-    compiled: Annotated[
-        bool, "--compile", "Report on what an installed TPU compiler (libtpu) makes of StableHLO."
-    ] = False,
+    fail_on: Annotated[str | None, "Exit 1 if bytes moved, padding or peak grew by more than 5%, say."] = None,
+    compiled: Annotated[bool, "--compile", "Report on what an installed libtpu makes of StableHLO."] = False,
     assume: programs.AssumeOption = None,
     *,
     of: programs.ProgramOptions,
@@ -166,8 +160,8 @@ def _compare(old: hlo.MovementReport, new: hlo.MovementReport, allowed: float, q
 
 
 def diff(
-    before: Annotated[str, Argument(metavar="BEFORE", help=_SIDE, show_default=False)],
-    after: Annotated[str, Argument(metavar="AFTER", help="The same, of the other side.", show_default=False)],
+    before: Annotated[str, Argument(help=_SIDE)],
+    after: Annotated[str, Argument(help="The same, of the other side.")],
     target: _TargetOption = None,
     top: Annotated[int, Option(min=1, help="How many rows to print.")] = 20,
     arg: programs.ArgOption = None,

@@ -34,14 +34,10 @@ from tilewright.render.tables import Heading, Table
 
 
 def time(
-    program: Annotated[str | None, Argument(metavar="PROGRAM", help=programs.PROGRAM_HELP, show_default=False)] = None,
-    target: Annotated[
-        list[str] | None, "--target", "-t", "The chip; repeat it to see several beside each other."
-    ] = None,
+    program: Annotated[str | None, Argument(help=programs.PROGRAM_HELP)] = None,
+    target: Annotated[list[str] | None, "--target", "-t", "The chip, or several beside each other."] = None,
     top: Annotated[int, Option(min=1, help="How many operations to print.")] = 15,
-    changes: Annotated[
-        list[str] | None, "--set", "What if: CHIP.KEY=VALUE, such as tpu-v6e.hbm_bandwidth=2e12; repeat it."
-    ] = None,
+    changes: Annotated[list[str] | None, "--set", "What if: CHIP.KEY=VALUE, as tpu-v6e.hbm_bandwidth=2e12."] = None,
     sweep: Annotated[str | None, "NAME=1,8,32: the word NAME in --arg takes each value in turn."] = None,
     largest: Annotated[str | None, "NAME: find the largest number for the word NAME in --arg that still fits."] = None,
     measured: Annotated[
