@@ -36,9 +36,7 @@ class _ModelOptions(model.ModelOptions):
 def plan(
     files: Annotated[
         list[str] | None,
-        Argument(
-            help="Logs: .parquet (or a folder), CSV or TSV with a header, .npz, Criteo's TSV; - is stdin. None: generated."
-        ),
+        Argument(help="Logs: .parquet (or a folder), CSV, TSV, .npz, Criteo's; - is stdin. None: generated."),
     ] = None,
     *,
     of: _ModelOptions,
