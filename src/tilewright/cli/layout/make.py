@@ -150,7 +150,8 @@ def predict(
         for sides in arrays
     ]
     value = {"target": target, **(values[0] if len(values) == 1 else {"shapes": values})}
-    table = _one_shape(target, arrays[0]) if len(arrays) == 1 else _many_shapes(target, arrays)
+    one = ((_NAMES[name], layout) for name, layout in arrays[0].items())
+    table = show.sizes_table(target, one) if len(arrays) == 1 else _many_shapes(target, arrays)
     deliver(Answer(lambda: value, lambda: [table]), to)
 
 
@@ -182,14 +183,6 @@ def _all_sides(text: str, where: str, chip: str, boundary: bool) -> Iterator[Map
             sides = {"default": layouts.preset("tpu", array.shape, array.dtype)}
             sides["predicted"] = layouts.predict(chip, array.shape, array.dtype, boundary=boundary)
             yield sides | ({"given": array} if _LAYOUT.search(text) else {})
-
-
-def _one_shape(target: str, sides: Mapping[str, layouts.TensorLayout]) -> Table:
-    rows = [
-        (_NAMES[name], str(layout), show.exact_bytes(layout.size_bytes), ratio_text(layout.padding_ratio))
-        for name, layout in sides.items()
-    ]
-    return Table((target, "layout", "size in memory", "padding ratio"), rows)
 
 
 def _many_shapes(target: str, arrays: Sequence[Mapping[str, layouts.TensorLayout]]) -> Table:

@@ -6,7 +6,7 @@ That is reading a layout out of a text, an element or a place that is asked abou
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -89,9 +89,8 @@ def explain(
 
 def _shapes(found: Sequence[FoundShape]) -> Answer:
     """The shapes of a text that has several, a line each."""
-    rows = [(s.name or f"shape {number}", str(s.layout), *_sizes(s.layout)) for number, s in enumerate(found, 1)]
     values = [{"name": shape.name, **layouts.summary(shape.layout)} for shape in found]
-    table = Table(("of the text", "layout", "size in memory", "padding ratio"), rows)
+    table = sizes_table("of the text", ((s.name or f"shape {number}", s.layout) for number, s in enumerate(found, 1)))
     return Answer(lambda: {"shapes": values}, lambda: [table])
 
 
@@ -172,22 +171,26 @@ def _derivation_value(layout: layouts.IndexMap, derivation: Any, index: Sequence
 
 
 def facts(layout: layouts.IndexMap | layouts.TupleLayout) -> Answer:
-    """A layout's facts (``tilewright.layout.summary``) as a table or JSON; a tuple's elements a line each."""
+    """A layout's facts (``tilewright.layout.summary``) as a table or JSON; a tuple's arrays a line each.
+
+    An array is called as ``--leaf`` calls it; the tuple's pointers stand below, and what all take together.
+    """
+    from tilewright.layout.explain import leaves
+
     known = layouts.summary(layout)
     if isinstance(layout, layouts.TupleLayout):
-        table = Table(("element", "layout", "size in memory", "padding ratio"), _tuple_rows(layout))
+        pointers = _pointer_bytes(layout)
+        below = ("pointers", "", exact_bytes(pointers), ""), ("together", "", *_sizes(layout, pointers))
+        table = sizes_table("element", leaves(layout), *below)
     else:
         table = Table(("layout", known["layout"]), _facts_rows(known))
     return Answer(lambda: known, lambda: [table])
 
 
-def _tuple_rows(layout: layouts.TupleLayout) -> list[tuple[str, str, str, str]]:
-    """A line for every array of a tuple, called as ``--leaf`` calls it; its pointers; what all take together."""
-    from tilewright.layout.explain import leaves
-
-    pointers = _pointer_bytes(layout)
-    rows = [(name, str(array), *_sizes(array)) for name, array in leaves(layout)]
-    return [*rows, ("pointers", "", exact_bytes(pointers), ""), ("together", "", *_sizes(layout, pointers))]
+def sizes_table(heading: str, named: Iterable[tuple[str, Any]], *below: tuple[str, ...]) -> Table:
+    """A line for every layout: its name, text, size and padding ratio."""
+    rows = [(name, str(layout), *_sizes(layout)) for name, layout in named]
+    return Table((heading, "layout", "size in memory", "padding ratio"), [*rows, *below])
 
 
 def _pointer_bytes(layout: Any) -> int:
@@ -211,8 +214,13 @@ def _facts_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
     rows = [
         ("element type", f"{facts['dtype']}, {facts['element_bits']} bits each in memory"),
         ("shape", _tuple(facts["shape"])),
-        *(_tiled_rows(facts) if "minor_to_major" in facts else _memory_rows(facts)),
     ]
+    for key, (heading, *say) in _ROWS.items():
+        if key in facts and (say or facts[key] != []):
+            value = facts[key]
+            rows.append((heading, say[0](facts) if say else _tuple(value) if isinstance(value, list) else str(value)))
+    each = [(key.replace("_", " ").replace("npu", "NPU"), n) for key, n in facts.items() if key.startswith("bytes_per")]
+    rows += [(heading, exact_bytes(count)) for heading, count in each]
     if "slots" not in facts:
         why = "a sparse array's depends on the data" if "sparse_levels" in facts else "a dim marked ? has no bound"
         return [*rows, ("size in memory", f"not known: {why}")]
@@ -230,17 +238,15 @@ def _tuple(values: Sequence[object]) -> str:
     return f"({','.join(map(str, values))})"
 
 
-def _tiled_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
+def _order(facts: dict[str, Any]) -> str:
+    dims = ", ".join(f"d{d}" for d in reversed(facts["minor_to_major"]))
+    return f"{dims}: major to minor" if dims else "a single element"
+
+
+def _space(facts: dict[str, Any]) -> str:
     from tilewright.layout.index.types import memory_name
 
-    order = ", ".join(f"d{d}" for d in reversed(facts["minor_to_major"]))
-    return [
-        ("order", f"{order}: major to minor" if order else "a single element"),
-        ("tiles", " then ".join(_tuple(tile) for tile in facts["tiles"]) or "none"),
-        *([("strides", f"{_tuple(facts['strides'])}, in elements")] if "strides" in facts else []),
-        ("memory space", f"{facts['memory_space']}, {memory_name(facts['memory_space'])}"),
-        *((sign, say(facts)) for key, (sign, say) in _RARE_ROWS.items() if facts.get(key)),
-    ]
+    return f"{facts['memory_space']}, {memory_name(facts['memory_space'])}"
 
 
 def _bounds(facts: dict[str, Any]) -> str:
@@ -253,7 +259,24 @@ def _cuts(facts: dict[str, Any]) -> str:
 
 
 _STAYS = "; it moves no element"
-_RARE_ROWS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
+_ROWS: dict[str, tuple[Any, ...]] = {
+    "axes": ("axes", lambda of: ", ".join(f"{name} 0..{extent - 1}" for name, extent in of["axes"].items())),
+    "sharding": ("sharding",),
+    "shard_layout": ("a device's shard",),
+    "replicas": ("devices that hold an element",),
+    "start": ("start",),
+    "mode": ("mode",),
+    "tensor": ("stored as (N,C,H,W)",),
+    "page": ("page",),
+    "line": ("line",),
+    "order": ("order, fastest first",),
+    "minor_to_major": ("order", _order),
+    "tiles": ("tiles", lambda of: " then ".join(map(_tuple, of["tiles"])) or "none"),
+    "strides": ("strides", lambda of: _tuple(of["strides"]) + ", in elements" * ("tiles" in of)),
+    "rotation": ("rotation",),
+    "row_offset": ("row offset",),
+    "rows_per_shard": ("rows a shard",),
+    "memory_space": ("memory space", _space),
     "sparse_levels": (
         "D(..)",
         lambda of: f"{', '.join(of['sparse_levels'])}: a sparse array; D is dense, C compressed, S singleton",
@@ -269,36 +292,7 @@ _RARE_ROWS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
         lambda of: f"{of['metadata_prefix']} bytes of dynamic sizes in front of the data, not counted here",
     ),
 }
-"""What few texts have, each in a line that says what it means."""
-
-
-_MEMORY_ROWS = {
-    "sharding": "sharding",
-    "shard_layout": "a device's shard",
-    "replicas": "devices that hold an element",
-    "start": "start",
-    "mode": "mode",
-    "tensor": "stored as (N,C,H,W)",
-    "page": "page",
-    "line": "line",
-    "order": "order, fastest first",
-    "strides": "strides",
-    "rotation": "rotation",
-    "row_offset": "row offset",
-    "rows_per_shard": "rows a shard",
-}
-
-
-def _memory_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
-    rows = [("axes", ", ".join(f"{name} 0..{extent - 1}" for name, extent in facts["axes"].items()))]
-    for key, name in _MEMORY_ROWS.items():
-        if key in facts and facts[key] != []:
-            value = facts[key]
-            rows.append((name, _tuple(value) if isinstance(value, list) else str(value)))
-    first = next(iter(facts["axes"]))
-    if f"bytes_per_{first}" in facts:
-        rows.append((f"bytes per {'NPU' if first == 'npu' else first}", exact_bytes(facts[f"bytes_per_{first}"])))
-    return rows
+"""Of each fact that only some layouts have its heading and, where its value alone says little, what is said of it."""
 
 
 def exact_bytes(count: int) -> str:
@@ -488,7 +482,7 @@ def _comparison_table(comparison: Comparison) -> Table:
     move = comparison.move
     rows = [("to", str(comparison.b))]
     if move.permutation != tuple(range(comparison.a.rank)):
-        rows.append(("transposed by", f"({','.join(map(str, move.permutation))})"))
+        rows.append(("transposed by", _tuple(move.permutation)))
     rows.append(("bitcast", "yes: every element keeps its byte" if move.bitcast else f"no: {move.reason}"))
     if not move.bitcast:
         moved, every = comparison.moved_elements, count_text(comparison.b.num_elements)
@@ -514,17 +508,16 @@ def _figure(move: layouts.Relayout, name: str) -> int | None:
         return None
 
 
-def _place_text(layout: layouts.IndexMap, place: tuple[int, ...], in_bytes: bool) -> str:
-    if in_bytes and len(place) == 1:
-        return f"byte {place[0] * layout.element_bits // 8}"
-    return layout.place_text(place)
-
-
 def _sentence(comparison: Comparison, moved: MovedElement) -> str:
     """Where an element goes: an offset counts elements, so where these differ in width it is given in bytes."""
-    old, new = ("(" + ",".join(map(str, index)) + ")" for index in (moved.from_index, moved.to_index))
-    wider = comparison.a.element_bits != comparison.b.element_bits
-    before, after = _place_text(comparison.a, moved.from_place, wider), _place_text(comparison.b, moved.to_place, wider)
+    a, b = comparison.a, comparison.b
+    old, new = map(_tuple, (moved.from_index, moved.to_index))
+    before, after = (
+        f"byte {place[0] * layout.element_bits // 8}"
+        if len(place) == 1 and a.element_bits != b.element_bits
+        else layout.place_text(place)
+        for layout, place in ((a, moved.from_place), (b, moved.to_place))
+    )
     return (
-        f"element {old} at {before} becomes {new} at {after}" if old != new else f"element {old}: {before} to {after}"
+        f"element {old}: {before} to {after}" if old == new else f"element {old} at {before} becomes {new} at {after}"
     )
