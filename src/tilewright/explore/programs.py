@@ -25,7 +25,7 @@ from tilewright.hlo import (
     report,
 )
 from tilewright.reading import open_bytes, read_stream
-from tilewright.render import bytes_text, count_text, seconds_text
+from tilewright.render import bytes_text, seconds_text
 from tilewright.render.formats import counted, place_text, ratio_text
 from tilewright.render.markup import Html, element, join, shared_asset
 from tilewright.targets import target as find_target
@@ -100,6 +100,10 @@ class _Loaded:
         """Its Pallas kernels, as they are on the target."""
         return check_kernels(self.given, target=self.report.target or _USUAL)
 
+    def concerned(self, change: Suggestion) -> Key | None:
+        """The operation to look at for a change."""
+        return next((key for key, row in self.row_of.items() if change.concerns(row)), None)
+
     def kernel_number(self, name: str) -> int | None:
         """Which of the kernels an operation is."""
         calls = [op.name for _, op in self.given.operations() if _CALL in op.attributes.get("custom_call_target", "")]
@@ -112,11 +116,8 @@ class _Loaded:
 
     @cached_property
     def shown(self) -> dict[Key, Operation]:
-        return {
-            key: op
-            for key, op in self.operations.items()
-            if op.opcode not in _LEFT_OUT and op.opcode not in _SEEN_THROUGH
-        }
+        away = _LEFT_OUT | _SEEN_THROUGH
+        return {key: op for key, op in self.operations.items() if op.opcode not in away}
 
     @cached_property
     def arrows(self) -> dict[tuple[Key, Key], int]:
@@ -198,34 +199,17 @@ def program(asked: Question) -> dict[str, Any]:
     if asked.values.get("page") is True:
         return {"html": loaded.report.to_html()}
     movement = loaded.report
-    figures = [
-        ("moved", bytes_text(movement.moved_bytes), f"by {counted(len(movement.ranked()), 'operation')}"),
-        ("free", count_text(movement.bitcasts), f"bitcasts among {counted(len(movement.rows), 'operation')}"),
-        ("padding", bytes_text(movement.wasted_bytes), f"in {counted(len(movement.wasteful()), 'tensor')}"),
-    ]
-    if movement.peak is not None:
-        figures.append(("peak", bytes_text(movement.peak.padded_bytes), movement.peak.shares))
-    if movement.time is not None:
-        moving = f"{seconds_text(movement.modelled_us / 1e6)} of it moves data"
-        figures.append(("modelled step", seconds_text(movement.time.device_us / 1e6), moving))
+    changes = movement.suggestions[:_MOST_CHANGES]
     return {
         "name": movement.program,
         "kind": {"hlo": "HLO", "stablehlo": "StableHLO"}[movement.kind],
         "target": movement.target,
         "layouts": f"predicted for {movement.target}" if movement.predicted else "the dump's own",
         "targets": [name for name in target_names() if _takes_programs(name)],
-        "figures": figures,
+        "figures": [(card.label, card.value, card.note) for card in movement.figures()],
         "notes": list(movement.notes),
-        "changes": [_change_json(loaded, change) for change in movement.suggestions[:_MOST_CHANGES]],
+        "changes": [{"saved": each.saved, "says": each.words, "key": loaded.concerned(each)} for each in changes],
     }
-
-
-def _change_json(loaded: _Loaded, change: Suggestion) -> dict[str, Any]:
-    """A change that pays: what it saves, what to do, and the operation to look at."""
-    saved = seconds_text(change.saved_us / 1e6) if change.saved_us else bytes_text(change.saved_bytes)
-    key = next((key for key, row in loaded.row_of.items() if change.concerns(row)), None)
-    where = f"{place_text(change.source)}: " if change.source else ""
-    return {"saved": saved, "says": f"{where}{change.what or change.op}: {change.how}", "key": key}
 
 
 def _takes_programs(name: str) -> bool:
@@ -384,7 +368,7 @@ def kernel(asked: Question) -> dict[str, Any]:
         "steps": steps,
         "step": step,
         "target": loaded.report.target or _USUAL,
-        "targets": [name for name in target_names() if name.startswith("tpu-") and _takes_programs(name)],
+        "targets": [name for name in target_names() if name.startswith("tpu-")],
         "sections": [
             (name, heading, _markup(blocks)) for name, heading, blocks in check.sections(step if steps else None)
         ],
