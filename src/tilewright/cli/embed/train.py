@@ -30,7 +30,7 @@ from tilewright.extras import need
 from tilewright.render.delivery import Answer, Form, Line, Output, deliver, remark
 from tilewright.render.drawing import Curve, line_chart
 from tilewright.render.formats import bytes_text, count_text, counted, seconds_text
-from tilewright.render.page import Card, Page, cards, paragraph
+from tilewright.render.page import Card, Page, cards
 from tilewright.render.tables import Heading, Table
 
 
@@ -159,14 +159,13 @@ def _page(fitted: Any, in_turn: Any | None) -> str:
     job, steps = fitted.job, len(fitted.trained.losses)
     facts = [("data", fitted.source), ("samples a step", f"{job.batch:,}"), ("chips", f"{job.chips} {job.target}")]
     page = Page(f"Training of {fitted.name}", f"{steps} steps", facts=facts)
-    window = max(1, math.ceil(steps / _MOST_POINTS))
-    curves = []
-    for label, run in (("in turn", in_turn), ("pipelined" if job.pipelined else "in turn", fitted)):
-        if run is not None:
-            losses = run.trained.losses
-            starts = range(0, len(losses) - window + 1, window)
-            means = [sum(losses[start : start + window]) / window for start in starts]
-            curves.append(Curve(label, [run.first + start + (window + 1) / 2 for start in starts], means))
+    window, curves = max(1, math.ceil(steps / _MOST_POINTS)), []
+    for run in filter(None, (in_turn, fitted)):
+        losses = run.trained.losses
+        starts = range(0, len(losses) - window + 1, window)
+        means = [sum(losses[start : start + window]) / window for start in starts]
+        middles = [run.first + start + (window + 1) / 2 for start in starts]
+        curves.append(Curve("pipelined" if run.job.pipelined else "in turn", middles, means))
     title = "Loss of every step" if window == 1 else f"Loss, means of {window} steps"
     chart = line_chart(curves, title=title, x_label="step", y_label="loss", width=720, height=300)
     few, first, last = _ends(fitted)
@@ -175,13 +174,10 @@ def _page(fitted: Any, in_turn: Any | None) -> str:
         Card("examples/s", count_text(round(fitted.examples_per_second)), "on this machine"),
         Card("host hidden", f"{fitted.trained.hidden:.0%}", "of preparing the batches, behind the steps"),
     ]
-    texts = [
-        "Pipelined, gradients reach the tables two steps late, as on a TPU; in turn, each step sees all before it."
-        if in_turn is not None
-        else "The loss of each batch before it was learnt from.",
-        "The losses are computed, not modelled. The speed is this machine's and says nothing of a TPU's.",
-    ]
-    page.section("loss", "What came out", cards(figures), chart, *map(paragraph, texts))
+    late = "Pipelined, gradients reach the tables two steps late, as on a TPU; in turn, each step sees all before it."
+    what = "The loss of each batch before it was learnt from." if in_turn is None else late
+    whose = "The losses are computed, not modelled. The speed is this machine's and says nothing of a TPU's."
+    page.section("loss", "What came out", cards(figures), chart, what, whose)
     page.data("training", fitted.to_json())
     if in_turn is not None:
         page.data("training-in-turn", in_turn.to_json())
@@ -265,12 +261,10 @@ def _awaited(started: list[subprocess.Popen[bytes]], words: IO[str]) -> list[int
     while True:
         codes = [process.poll() for process in started]
         words.seek(told)
-        text = words.read()
-        whole = text[: text.rfind("\n") + 1]
-        told += len(whole.encode())
-        for line in whole.splitlines():
+        while (line := words.readline()).endswith("\n"):
+            told = words.tell()
             if line.startswith("step "):
-                print(line, file=sys.stderr)
+                remark(line.rstrip())
         ended = all(code == 0 for code in codes) or any(code is not None and code < 0 for code in codes)
         if ended or time.monotonic() > until:
             return codes
@@ -281,20 +275,19 @@ def _awaited(started: list[subprocess.Popen[bytes]], words: IO[str]) -> list[int
 
 def _tell(codes: Sequence[int | None], words: Sequence[IO[str]]) -> None:
     """Raise what ended the processes early: a signal, or their own error."""
-    killed = [(number, -code) for number, code in enumerate(codes) if code is not None and code < 0]
-    if killed:
+    if killed := [(number, -code) for number, code in enumerate(codes) if code is not None and code < 0]:
         number, by = min(killed, key=lambda each: each[1] == signal.SIGABRT)  # which is how those left behind end
         problem = f"process {number} of {len(codes)} was ended by {signal.Signals(by).name}"
         how = "finished checkpoints are as they were: go on with --resume"
         raise CheckFailed(problem, where="embed train", how=how)
-    if any(codes):
+    if (failed := next((number for number, code in enumerate(codes) if code), None)) is not None:
         lines = []
         for part in words:
             part.seek(0)
             lines += part.read().splitlines()
-        first = f"tilewright: process {[bool(code) for code in codes].index(True)} failed"
-        print(next((line for line in lines if line.startswith("tilewright: ")), first), file=sys.stderr)
-        raise Exit(next(code for code in codes if code))
+        said = f"tilewright: process {failed} failed"
+        remark(next((line for line in lines if line.startswith("tilewright: ")), said))
+        raise Exit(codes[failed] or 1)
 
 
 # Tables for serving.
