@@ -22,7 +22,7 @@ from tilewright.render.delivery import Answer, Form, Line, Output, deliver, rema
 from tilewright.render.drawing import Bar, bar_chart
 from tilewright.render.formats import Kind, count_text, percent_text
 from tilewright.render.markup import Html
-from tilewright.render.page import Card, Page, Step, cards, paragraph, steps
+from tilewright.render.page import Card, Page, Step, cards, steps
 from tilewright.render.tables import Table, table
 
 _LEAVE = ("quit", "q", "exit")
@@ -51,16 +51,10 @@ def step(
     if typed:
         _read_commands(debugger)
         return 0
-    lines = execute.split(";") if execute is not None else sys.stdin
-    return _run_commands(debugger, (line.strip() for line in lines if line.strip()), as_json)
-
-
-def _run_commands(debugger: isa.Debugger, lines: Iterator[str], as_json: bool) -> int:
-    """Run the commands, show each with its answer; the exit code."""
-    understood = True
+    lines, understood = execute.split(";") if execute is not None else sys.stdin, True
     if not as_json:
         show([debugger.where()])
-    for line in lines:
+    for line in filter(None, map(str.strip, lines)):
         leaving = line in _LEAVE
         said: dict[str, Any] = {"ok": True, "text": "", "value": None}
         said |= {} if leaving else vars(debugger.answer(line))
@@ -277,14 +271,14 @@ def _lines(profile: Any, top: int) -> Iterator[Line]:
         yield machine.pes_table(part.result for part in profile.pes)
         yield f"\n{profile.result.cycles:,} cycles until the last of them was done (PE {profile.number})"
     of = f" of {len(profile.pes)} elements" if profile.pes else ""
-    yield machine.account_text(f"the issue queue{of}", profile.totals.queue)
-    yield machine.account_text(f"the math unit{of} was idle", profile.totals.stalls)
+    yield f"the issue queue{of}: {machine.longest(profile.totals.queue) or 'never'}"
+    yield f"the math unit{of} was idle: {machine.longest(profile.totals.stalls) or 'never'}"
 
 
 def _row(profile: Any, of: Any) -> tuple[object, ...]:
     """The row of a line, or of the totals."""
     label, text = "".join(f"{name}: " for name in getattr(of, "labels", ())), getattr(of, "text", "the whole run")
-    waits = ", ".join(f"{reason} {n:,}" for reason, n in getattr(of, "waits", {}).items())
+    waits = machine.longest(getattr(of, "waits", {}))
     share = of.cycles / profile.totals.cycles if profile.totals.cycles else None
     shown = (of.counts.steps, of.counts.macs, machine.lines_of(of), of.counts.l1_misses, of.counts.l2_misses)
     head = (pc := getattr(of, "pc", None), f"{label}{text}", of.executed, of.cycles, share)
@@ -310,16 +304,12 @@ def _chart(profile: Any) -> Html:
     return bar_chart(bars, title="Cycles of the issue queue", parts=parts, width=900)
 
 
-def _hottest(profile: Any) -> list[Step]:
+def _hottest(profile: Any) -> Iterator[Step]:
     """The lines that take most cycles, each with what it waits for."""
-    whole = profile.totals.cycles or 1
-    found = []
     for line in profile.hottest[:3]:
-        waits = sorted(line.waits.items(), key=lambda wait: -wait[1])[:3]
-        why = "waits: " + ", ".join(f"{reason} {count_text(n)}" for reason, n in waits) if waits else ""
-        worth = f"{count_text(line.cycles)} cycles ({percent_text(line.cycles / whole)})"
-        found.append(Step(f"Line {line.pc}: {line.text}", why=why, worth=worth))
-    return found
+        waits = machine.longest(line.waits, 3)
+        worth = f"{count_text(line.cycles)} cycles ({percent_text(line.cycles / (profile.totals.cycles or 1))})"
+        yield Step(f"Line {line.pc}: {line.text}", why=f"waits: {waits}" if waits else "", worth=worth)
 
 
 def _page(profile: Any, file: str, names: tuple[str, ...]) -> str:
@@ -328,11 +318,13 @@ def _page(profile: Any, file: str, names: tuple[str, ...]) -> str:
     facts += [("processing elements", str(len(profile.pes)))] if profile.pes else []
     page = Page("Which line costs what", "a run of the matrix unit, counted", facts=facts, wide=True)
     of = f"cycles of {len(profile.pes)} elements" if profile.pes else "cycles"
-    figures = [Card("cycles", f"{profile.result.cycles:,}", "by the model" + ", the last element" * bool(profile.pes))]
-    figures += [Card("multiplying", f"{r.math_cycles:,}", of)]
-    figures += [Card("executed", f"{r.executed:,}", "instructions")]
     missed = f"{r.counts.l1_misses:,} missed L1, {r.counts.l2_misses:,} L2"
-    figures += [Card("lines of B", f"{r.counts.l1_touches:,}", missed)]
+    figures = [
+        Card("cycles", f"{profile.result.cycles:,}", "by the model" + ", the last element" * bool(profile.pes)),
+        Card("multiplying", f"{r.math_cycles:,}", of),
+        Card("executed", f"{r.executed:,}", "instructions"),
+        Card("lines of B", f"{r.counts.l1_touches:,}", missed),
+    ]
     page.section("look", "What to look at", steps(_hottest(profile)))
     page.section("run", "The run", cards(figures), _chart(profile))
     if profile.pes:
@@ -344,10 +336,9 @@ def _page(profile: Any, file: str, names: tuple[str, ...]) -> str:
     page.section("lines", "Every instruction", table(columns, rows, caption=caption))
     for number, name in enumerate(names):
         heat = profile.heat(name)
-        pictures = [heat.drawing().svg()]
-        pictures += [heat.drawing("misses").svg()] if heat.totals["misses"] else []
+        pictures = [heat.drawing(kind).svg() for kind in ("accesses", *["misses"] * bool(heat.totals["misses"]))]
         page.section(f"heat-{number}", f"Lines of {name}", *pictures)
     if not names:
-        page.section("heat", "Lines of memory", paragraph("No line of any tensor was accessed."))
+        page.section("heat", "Lines of memory", "No line of any tensor was accessed.")
     page.data("profile", {"schema_version": 1, **profile.to_dict()})
     return page.html()

@@ -145,10 +145,10 @@ def watch(bar: Any, total: int) -> Any:
     return lambda counts: bar(counts.instructions, total or None)
 
 
-def account_text(title: str, account: Mapping[str, int]) -> str:
+def longest(account: Mapping[str, int], most: int | None = None) -> str:
     """Reasons and cycles, the largest first."""
-    parts = [f"{reason} {cycles:,}" for reason, cycles in sorted(account.items(), key=lambda row: -row[1]) if cycles]
-    return f"{title}: {', '.join(parts) or 'never'}"
+    rows = sorted(account.items(), key=lambda row: -row[1])[:most]
+    return ", ".join(f"{reason} {cycles:,}" for reason, cycles in rows if cycles)
 
 
 def numbers(run: Any) -> dict[str, Any]:
@@ -159,13 +159,11 @@ def numbers(run: Any) -> dict[str, Any]:
 
 def took_lines(took: Mapping[str, Any]) -> Iterator[str]:
     """Of :func:`numbers`: where the cycles went, bytes by level and operand, the energy, how busy the math was."""
-    yield account_text("the math unit was idle", took["stalls"])
-    yield account_text("the issue queue", took["queue"])
-    names = {"l1": "the load-store unit", "l2": "L2's bus", "dram": "device memory"}
-    for level, of in took["bytes"].items():
-        parts = [f"{'DMA' if operand == 'dma' else operand.upper()} {size:,}" for operand, size in of.items() if size]
-        if parts:
-            yield f"bytes through {names[level]}: {', '.join(parts)}"
+    yield f"the math unit was idle: {longest(took['stalls']) or 'never'}"
+    yield f"the issue queue: {longest(took['queue']) or 'never'}"
+    for level, name in (("l1", "the load-store unit"), ("l2", "L2's bus"), ("dram", "device memory")):
+        if parts := [f"{operand.upper()} {size:,}" for operand, size in took["bytes"][level].items() if size]:
+            yield f"bytes through {name}: {', '.join(parts)}"
     energy = f"energy {took['energy_pj']:,.0f} pJ, modelled (ISSCC 2014, 45 nm)"
     yield f"{energy}; {took['math_utilisation']:.1%} of all math there is"
 
@@ -179,10 +177,9 @@ def pes_table(runs: Iterable[isa.RunResult]) -> Table:
     """A row for every processing element."""
     rows = list[tuple[object, ...]]()
     for run in runs:
-        c, waits = run.counts, {reason: n for reason, n in run.queue.items() if n and reason != "issued"}
-        reasons = ", ".join(f"{reason} {n:,}" for reason, n in sorted(waits.items(), key=lambda row: -row[1]))
+        c, waits = run.counts, longest({reason: n for reason, n in run.queue.items() if reason != "issued"})
         head = (run.state.number, run.executed, run.cycles, run.math_cycles, c.macs, c.a_bytes_loaded)
-        rows.append((*head, lines_of(run), c.l1_misses, c.l2_misses, reasons))
+        rows.append((*head, lines_of(run), c.l1_misses, c.l2_misses, waits))
     return Table(_PES, rows)
 
 
@@ -246,8 +243,7 @@ def run(
             runs = started(program, memory, config, trace=traced).run(watch(bar, 0))
         else:
             runs = [isa.MatrixUnit(config).run(program, memory, trace=traced, watch=watch(bar, 0))]
-    for assignment in save or ():
-        name, path = assigned(assignment, "--save", "NAME=FILE.npy")
+    for name, path in _saved(save):
         write_file(path, npy_bytes(runs[0].tensor(name)), note=None)
     shown = [assigned(shape, "--zeros", "")[0] for shape in tensors.zeros or ()]
     events = isa.timeline(runs) if traced else ()
@@ -258,14 +254,17 @@ def run(
     return 1 if errors else 0
 
 
+def _saved(save: Sequence[str] | None) -> list[tuple[str, str]]:
+    return [assigned(each, "--save", "NAME=FILE.npy") for each in save or ()]
+
+
 def _run_bundle(file: str, tensor: list[str] | None, save: Sequence[str] | None, to: Output) -> int:
     """A compiled model, with the arguments it was written with or others."""
     given = Tensors(tensor).arrays()
     if unknown := next((name for name in given if not name.isdecimal()), None):
         raise UsageError(f"no argument called {unknown}", how="--tensor 0=FILE.npy is the first, 1 the second")
     results, report = isa.load_bundle(file).run({int(name): array for name, array in given.items()})
-    for assignment in save or ():
-        name, path = assigned(assignment, "--save", "NAME=FILE.npy")
+    for name, path in _saved(save):
         if not name.isdecimal() or int(name) >= len(results):
             raise UsageError(f"no result {name}", how=f"0 to {len(results) - 1}")
         write_file(path, npy_bytes(results[int(name)]), note=None)
