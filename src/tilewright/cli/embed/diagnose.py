@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -91,13 +92,10 @@ def _of_log(setup: embed.EmbedConfig, file: str, limits: str | None, bad_ids: st
     bounds = None if limits is None else embed.read_limits(limits, setup.topology)
     log, total = model.batches(setup, file, rows)
     with model.options_named(), progress("batches", total) as advance:
-        counters = embed.log_counters(
-            (part.features for part in log), setup, bounds, bad_ids=bad_ids, progress=lambda n: advance(n, total)
-        )
-    remark(
-        f"{file}: {counted(counters.steps or 0, 'batch', 'batches')} on {counters.shards} SparseCores ({setup.target})"
-    )
-    return counters
+        inputs = (part.features for part in log)
+        found = embed.log_counters(inputs, setup, bounds, bad_ids=bad_ids, progress=lambda n: advance(n, total))
+    remark(f"{file}: {counted(found.steps or 0, 'batch', 'batches')} on {found.shards} SparseCores ({setup.target})")
+    return found
 
 
 def explain_error(error: Error, stack: StackOptions, to: Json) -> None:
@@ -124,10 +122,8 @@ def explained(argument: str, explain: Callable[[str], T]) -> T:
 
 
 def explanation_text(explanation: embed.ErrorExplanation) -> str:
-    program = {"forward": "lookup", "backward": "update", "host": "preprocessing on the host"}.get(
-        explanation.program, "program"
-    )
-    head = ", ".join(filter(None, (explanation.target, program)))
+    programs = {"forward": "lookup", "backward": "update", "host": "preprocessing on the host"}
+    head = ", ".join(filter(None, (explanation.target, programs.get(explanation.program, "program"))))
     lines = [f"{head} ({explanation.basis}): {explanation.meaning}"]
     lines += [f"  {name}: {value:,}" for name, value in explanation.figures.items()]
     lines += ["what to change:", *(f"  - {line}" for line in explanation.advice)]
@@ -163,9 +159,8 @@ def check(
     with model.options_named(), progress("batches", total) as advance:
         inputs = (part.features for part in log)
         knobs = setup.sparsecore if of.config is not None else None
-        checked = embed.check_batches(
-            inputs, stacked, bounds, knobs, bad_ids, lambda n: advance(n, total), setup.narrow
-        )
+        told = partial(advance, total=total)
+        checked = embed.check_batches(inputs, stacked, bounds, knobs, bad_ids, told, setup.narrow)
     diagnosis = embed.diagnose(embed.check_counters(checked, stacked, setup.target))
     value = {**checked.to_json(), "findings": [finding.to_json() for finding in diagnosis.findings]}
     deliver(Answer(lambda: value, lambda: _lines(checked, diagnosis)), to)
@@ -228,11 +223,10 @@ def stats(
     """
     if config is None and to.suffix == ".torchrec.json":
         raise UsageError("a sharding plan is of a model", where=to.path or "", how="name the model with --config")
-    if source.endswith(".json"):
-        value = read_file(source, "JSON")
-        if isinstance(value, dict) and isinstance(value.get("plan"), dict):
-            deliver(_torchrec(source, config, to.path), to)
-            return
+    value = read_file(source, "JSON") if source.endswith(".json") else None
+    if isinstance(value, dict) and isinstance(value.get("plan"), dict):
+        deliver(_torchrec(source, config, to.path), to)
+        return
     setup = None if config is None else model.ModelOptions(config, batch=batch).configured()
     measured = _measured(source, setup, rows, bad_ids)
     facts: dict[str, Any] = {"source": Path(source).name}

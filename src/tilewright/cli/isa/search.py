@@ -20,7 +20,7 @@ from tilewright.errors import UsageError
 from tilewright.render.delivery import Answer, Line, Output, deliver
 from tilewright.render.drawing import Bar, bar_chart
 from tilewright.render.formats import Kind
-from tilewright.render.page import Card, Page, Step, cards, paragraph, steps
+from tilewright.render.page import Card, Page, Step, cards, steps
 from tilewright.render.tables import Heading, Table, table
 
 _HEADINGS: tuple[tuple[str, Kind, str], ...] = (
@@ -72,8 +72,8 @@ def tune(
     fixed = {name: value for name, value in fixed.items() if value is not None}
     fixed |= {"line": None, "page": None} if plain else {}
     with progress("timing") as bar:
-        asked = {"most": most, "within": within, "watch": bar, **fixed}
-        tuning = isa.autotune(m, n, k, dtype, machine.configured(settings), **asked)
+        config = machine.configured(settings)
+        tuning = isa.autotune(m, n, k, dtype, config, most=most, within=within, watch=bar, **fixed)
     call = _call(f"isa matmul --m {m} --n {n} --k {k}", tuning, {}, settings)
     return _deliver(tuning, call, top, to, _checked(tuning) if check else None)
 
@@ -148,19 +148,16 @@ def _page(tuning: Any, call: str) -> str:
         Card("beside the default", f"{tuning.speedup:.3g} times fewer", f"{tuning.default.cycles or 0:,} cycles"),
         Card("utilisation", f"{100 * best.utilisation:.1f}%", "of all threads' multiplications"),
     ]
-    call = f"tilewright {call}"
     todo = [
-        Step("Run it this way.", call, worth=f"{tuning.speedup:.3g}× as fast as the default", tone="good"),
-        Step("Write it as a program, to profile it and to step through it.", f"{call} -o product.tasm"),
+        Step("Run it this way.", f"tilewright {call}", "", f"{tuning.speedup:.3g}× as fast as the default", "good"),
+        Step("Write it as a program, to profile it and to step through it.", f"tilewright {call} -o product.tasm"),
     ]
     page.section("choice", "What to do", steps(todo), cards(figures))
-    page.section("why", "Why it is the fastest", paragraph(tuning.why), paragraph(tuning.certainty + "."))
+    page.section("why", "Why it is the fastest", tuning.why, tuning.certainty + ".")
     parts = tuple(best.account)
     bars = [Bar(_name(tuning, tuned), tuple(tuned.account.values())) for tuned in _shown(tuning, 12) if tuned.cycles]
     page.section("account", "What the math unit did", bar_chart(bars, title="Cycles", parts=parts, width=900))
-    caption = (
-        "Timed choices first. No run takes fewer cycles than its busiest unit is busy; so the others are left out."
-    )
+    caption = "Timed choices first. No run takes fewer cycles than its busiest unit is busy: the others are left out."
     rows = [_row(tuning, tuned) for tuned in tuning.ranking]
     page.section("ranking", "Every choice", table(_HEADINGS, rows, caption=caption))
     page.data("tuning", {"schema_version": 1, **tuning.to_dict()})
@@ -197,10 +194,9 @@ def sweep(
     to: Json,
 ) -> None:
     """Tune one product for many machines: cycles of each at its best, and the unit that limits it."""
+    config, family = machine.configured(settings), values_of(over)
     with progress("machines") as bar:
-        designs = isa.sweep(
-            m, n, k, values_of(over), dtype, machine.configured(settings), watch=bar, most=most, within=within
-        )
+        designs = isa.sweep(m, n, k, family, dtype, config, watch=bar, most=most, within=within)
     value = {"m": m, "n": n, "k": k, "dtype": dtype, "machines": [_design_value(design) for design in designs]}
     deliver(Answer(lambda: value, lambda: _design_lines(designs)), to)
 
@@ -263,9 +259,8 @@ def roofline(
         raise UsageError("no product", how="give --m, --n and --k, or --x and --w")
     with progress("running") as bar:
         found, choice = isa.Roofline.measured(sizes, dtype, config, tuned, what_if, bar, **how)
-    answer = Answer(
-        lambda: found.to_dict() | {"choice": choice}, lambda: [f"{found.title}, by {choice}", *found.lines()]
-    )
+    lines = [f"{found.title}, by {choice}", *found.lines()]
+    answer = Answer(lambda: found.to_dict() | {"choice": choice}, lambda: lines)
     deliver(answer, to, {".html": lambda: found.to_html(this_command()), ".json": found.to_dict})
 
 

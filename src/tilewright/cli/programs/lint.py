@@ -43,11 +43,9 @@ def lint(
     if arg and len(programs) > 1:
         how = "lint one at a time, or let the files say it: step_example_args, or EXAMPLES"
         raise UsageError("--arg goes with one function", how=how)
-    found = {
-        each: some
-        for program in programs
-        for each, some in _by_function(program, target, assume_finite, arg or (), meshed)
-    }
+    found: dict[str, list[hlo.Suggestion]] = {}
+    for program in programs:
+        found |= _by_function(program, target, assume_finite, arg or (), meshed)
     ranked = [each for some in found.values() for each in some]
     ranked.sort(key=lambda each: (-(each.saved_us or 0.0), -(each.factor or 0.0)))
     failing = [each for each in ranked if fails(each, threshold)]
@@ -55,13 +53,13 @@ def lint(
     def lines() -> Iterator[Line]:
         if style is _Format.SARIF:
             yield json_text(hlo.suggestions_sarif(ranked, target), own=False)
-        else:
-            told: set[str] = set()
-            for each in ranked:
-                yield _annotation(each, threshold) if style is _Format.GITHUB else line(each)
-                if style is _Format.LINES and each.rule not in told:
-                    yield from (f"    {code}" for code in _instead(each))
-                told.add(each.rule)
+            return
+        told: set[str] = set()
+        for each in ranked:
+            yield _annotation(each, threshold) if style is _Format.GITHUB else line(each)
+            if style is _Format.LINES and each.rule not in told:
+                yield from (f"    {code}" for code in _instead(each))
+            told.add(each.rule)
 
     keys = ("rule", "factor", "kind", "saved_us", "what", "how", "op", "basis")
     rows = [
@@ -81,30 +79,29 @@ def lint(
 
 def _by_function(
     program: str, target: str, assume_finite: bool, arguments: Sequence[str], meshed: MeshOptions
-) -> Iterator[tuple[str, list[hlo.Suggestion]]]:
+) -> dict[str, list[hlo.Suggestion]]:
     """The findings of a program, or of each function of a Python file; those left out are named on stderr."""
     if not program.endswith(".py"):
-        yield program, findings(program, target, assume_finite, arguments, meshed)
-        return
+        return {program: findings(program, target, assume_finite, arguments, meshed)}
     need("jax", "jaxlib", what="`lint`")
     with redirect_stdout(sys.stderr):
         functions = hlo.functions_in(program, arguments)
-    linted = []
+    linted: dict[str, list[hlo.Suggestion]] = {}
     for name, why in functions.items():
+        each = f"{program}:{name}"
         try:
             if not why:
-                each = f"{program}:{name}"
-                linted.append((each, findings(each, target, assume_finite, arguments, meshed)))
+                linted[each] = findings(each, target, assume_finite, arguments, meshed)
         except UsageError as error:  # tracing it fails
             why = str(error)
         if why:
-            remark(f"left out: {program}:{name}: {why}")
+            remark(f"left out: {each}: {why}")
     if not linted:
         how = f"add --arg f32[8,128] for each argument, or EXAMPLES = {{NAME: (arguments,)}} to {program}"
         raise UsageError("it has no function that can be linted", where=program, how=how)
-    names = ", ".join(name.rpartition(":")[2] for name, _ in linted)
+    names = ", ".join(name.rpartition(":")[2] for name in linted)
     remark(f"linted {counted(len(linted), 'function')} of {program}: {names}")
-    yield from linted
+    return linted
 
 
 def findings(

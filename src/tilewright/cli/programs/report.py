@@ -318,12 +318,9 @@ def _rows(kind: str, before: Plain, after: Plain) -> tuple[tuple[str, Change], .
     """Tables whose memory differs, and the stages of a run."""
     plans = [side.get("plan") or side for side in (before, after)]
     tables = [{t["name"]: t["padded_bytes"] for t in plan.get("tables", ())} for plan in plans]
-    parts: list[tuple[str, Kind, list[Any]]] = [("table", "bytes", tables)]
-    if kind == "run":
-        parts.append(("stage", "seconds", [side.get("stages", {}) for side in (before, after)]))
-    rows = [
-        (what, Change(name, unit, "less", old, new)) for what, unit, two in parts for name, old, new in _differing(*two)
-    ]
+    stages = [side.get("stages", {}) if kind == "run" else {} for side in (before, after)]
+    rows = [("table", Change(name, "bytes", "less", *two)) for name, *two in _differing(*tables)]
+    rows += [("stage", Change(name, "seconds", "less", *two)) for name, *two in _differing(*stages)]
     return tuple(sorted(rows, key=lambda row: (row[0], -row[1].difference)))
 
 
