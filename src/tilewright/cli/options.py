@@ -22,14 +22,20 @@ Json = Annotated[Output, "--json"]
 """Where the result of a command goes that writes no file."""
 
 
+_HELD = {".html": "a page", ".json": "all numbers", ".svg": "a picture", ".pftrace": "a timeline for Perfetto"}
+
+
 class Files:
-    """The suffixes of the files that a command writes with ``-o``.
+    """The files that a command writes with ``-o``: each a suffix and, behind it, what such a file holds.
 
     ``stdout``: whether ``-`` may stand for a file; None where it stands for no file. ``needed``: ``-o`` must be given.
     """
 
-    def __init__(self, *suffixes: str, stdout: bool | None = True, needed: bool = False) -> None:
-        self.suffixes, self.stdout, self.needed = suffixes, stdout, needed
+    def __init__(self, *forms: str, stdout: bool | None = True, needed: bool = False) -> None:
+        words = {suffix: held for suffix, _, held in (form.partition(" ") for form in forms)}
+        self.suffixes, self.stdout, self.needed = tuple(words), stdout, needed
+        shown = (f"FILE{suffix} ({held or _HELD[suffix]})" for suffix, held in words.items())
+        self.help = f"Write {', '.join(shown)}{'' if stdout is False else '; - is stdout'}."
 
     def output(self, values: dict[str, Any]) -> Output:
         """Where a result goes, of the values of ``-o`` and ``--json``."""
@@ -44,7 +50,7 @@ def parsed(command: Callable[..., object]) -> Callable[..., object]:
     * ``chips: Annotated[int, "How many."] = 1`` is ``--chips``, its text the help; of a bool there is no ``--no-``.
     * ``out: Annotated[str, "-o", "--out FILE", "Where to."]``: names and what stands for the value may precede it.
     * A parameter whose type is a dataclass stands for that class's fields, which are options written likewise.
-    * ``to: Annotated[Output, Files(".svg"), "Where to."]`` is two options, ``-o`` (``--out``, ``--output``) and
+    * ``to: Annotated[Output, Files(".csv a row each")]`` is two options, ``-o`` (``--out``, ``--output``) and
       ``--json``; without suffixes ``--json`` alone.
     """
     options: dict[str, inspect.Parameter] = {}
@@ -75,7 +81,7 @@ def _reader(made: Callable[..., Any], options: dict[str, inspect.Parameter]) -> 
         elif kind is Output:
             files = words[0] if isinstance(words[0], Files) else Files()
             if files.suffixes:
-                names = (str | None, "-o", "--out", "--output FILE", *words[1:])
+                names = (str | None, "-o", "--out", "--output FILE", files.help)
                 add("out", Annotated[names], inspect.Parameter.empty if files.needed else None)
             add("as_json", Annotated[bool, "--json", "Print JSON."], False)
             readers[name] = files.output

@@ -212,9 +212,7 @@ def stats(
     bad_ids: model.BadIds = "error",
     *,
     to: Annotated[
-        Output,
-        Files(".npz", ".csv", ".json", ".torchrec.json", stdout=False),
-        "Write .npz or .csv (FDO), .json (limits), .torchrec.json (a sharding plan).",
+        Output, Files(".npz FDO", ".csv FDO", ".json limits", ".torchrec.json a sharding plan", stdout=False)
     ],
 ) -> None:
     """Read or count what partitions hold, and write it for jax-tpu-embedding, for training here, or for TorchRec.

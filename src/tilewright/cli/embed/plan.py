@@ -50,16 +50,10 @@ def plan(
     engine: Annotated[str | None, "Count in constant memory, as large pods do: local, or ray (Ray Data)."] = None,
     workers: Annotated[int, "Processes of --engine ray (0: one a processor)."] = 0,
     apply: Annotated[
-        str | None,
-        "Findings to apply to --config, as 1 or 1,2 or all: plan again, and show before and after; -o model.toml "
-        "writes the model's file so.",
+        str | None, "Findings to apply to --config, as 1,2 or all: planned again, before and after."
     ] = None,
     flags: Annotated[bool, "Print LIBTPU_INIT_ARGS and the limits file to paste, and no plan."] = False,
-    to: Annotated[
-        Output,
-        Files(".json", ".html", ".toml", stdout=False),
-        "Write plan.html (the page), limits.json (the limits file), or with --apply model.toml.",
-    ],
+    to: Annotated[Output, Files(".json the limits file", ".html", ".toml the model, with --apply", stdout=False)],
 ) -> None:
     """Learn limits from a log, and say what its tables need on a chip.
 

@@ -62,11 +62,7 @@ def train(
     chips: Annotated[int | None, "Number of chips, over the file's (1)."] = None,
     processes: Annotated[int, "Processes on this machine (jax.distributed), each with its share of the chips."] = 1,
     *,
-    to: Annotated[
-        Output,
-        Files(".html", ".pftrace", ".json", stdout=False),
-        "Write page.html (loss curves), trace.pftrace (the phases) or limits.json (what was asked of partitions).",
-    ],
+    to: Annotated[Output, Files(".html loss curves", ".pftrace", ".json limits as asked of partitions", stdout=False)],
 ) -> None:
     """Train a model with embedding tables, batch by batch of a log.
 

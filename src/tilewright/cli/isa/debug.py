@@ -213,11 +213,7 @@ def profile(
     pe: Annotated[int | None, Option(min=0, help="With --every-pe: lines and heat of this one, not of all.")] = None,
     settings: machine.Settings = None,
     *,
-    to: Annotated[
-        Output,
-        Files(".csv", ".svg", ".html", ".json"),
-        "FILE.svg: the picture of --heat; FILE.html: all on a page; FILE.json, FILE.csv: all numbers.",
-    ],
+    to: Annotated[Output, Files(".csv a line each", ".svg the picture of --heat", ".html", ".json")],
 ) -> int:
     """Count a run instruction by instruction: times, cycles and why, lines, misses; draw a tensor's lines."""
     if to.suffix == ".svg" and heat is None:

@@ -49,7 +49,7 @@ MOST = 1 << 27
 
 File = Annotated[str, Argument(help="A program (.tasm); - is stdin.")]
 Settings = Annotated[list[str] | None, "--set FIELD=VALUE", "A field of the machine, as threads=64 or kb_acc=last."]
-ToPage = Annotated[Output, Files(".json", ".html"), "FILE.html: a page; FILE.json: all numbers."]
+ToPage = Annotated[Output, Files(".json", ".html")]
 
 
 def configured(settings: Sequence[str] | None, **usual: Any) -> isa.MatrixUnitConfig:
@@ -205,7 +205,7 @@ def asm(
     file: File,
     settings: Settings = None,
     *,
-    to: Annotated[Output, Files(".tasm"), "Write the canonical text; - is stdout."],
+    to: Annotated[Output, Files(".tasm the canonical text")],
 ) -> None:
     """Assemble a program and print it in canonical form, each instruction with its address."""
     program = isa.assemble(read_text(file), configured(settings))
@@ -224,7 +224,7 @@ def run(
     every_pe: EveryPe = False,
     settings: Settings = None,
     *,
-    to: Annotated[Output, Files(".pftrace", stdout=False), "Write a timeline for Perfetto."],
+    to: Annotated[Output, Files(".pftrace", stdout=False)],
 ) -> int:
     """Run a program; print counts, cycles, errors, and the tensors that began as zeros.
 
@@ -335,11 +335,7 @@ def compile(
     listing: Annotated[bool, "Print every layer's tables and programs."] = False,
     settings: Settings = None,
     *,
-    to: Annotated[
-        Output,
-        Files(".html", ".json", ".tasm", ".bundle"),
-        "FILE.html: a page; FILE.json; FILE.tasm: the listing; FILE.bundle: for `isa run`.",
-    ],
+    to: Annotated[Output, Files(".html", ".json", ".tasm the listing", ".bundle for `isa run`")],
 ) -> None:
     """Compile a model for the matrix unit: every layer with its cycles, bytes, and why it is not on the machine."""
     compiled = isa.compile(load_program(program, arg), config=configured(settings, kb_mode="chunk"))

@@ -146,9 +146,7 @@ def matmul(
     listing: Annotated[bool, "Print the program too, of several PEs each."] = False,
     *,
     to: Annotated[
-        Output,
-        Files(".tasm", ".pftrace", ".npy"),
-        "FILE.tasm: the program (where those of PEs differ FILE-pe0.tasm, ...); FILE.pftrace: a timeline; FILE.npy: C.",
+        Output, Files(".tasm the program; FILE-pe0.tasm, ... where those of PEs differ", ".pftrace", ".npy C")
     ],
 ) -> int:
     """Multiply two matrices on the machine; its counts beside the closed forms, its value beside numpy's."""
@@ -289,7 +287,7 @@ def conv2d(
     seed: Annotated[int, Option(min=0, help="Seed of the random images and weights.")] = 0,
     settings: machine.Settings = None,
     *,
-    to: Annotated[Output, Files(".tasm", ".npy"), "FILE.tasm: the program; FILE.npy: the result."],
+    to: Annotated[Output, Files(".tasm the program", ".npy the result")],
 ) -> int:
     """Convolve random images on the machine; its counts beside the closed forms, its value beside numpy's."""
     config, how = machine.configured(settings), of.how

@@ -267,7 +267,7 @@ def roofline(
 def explore(
     network: Annotated[str, Argument(help="resnet50, or a name for --shapes.")] = "resnet50",
     shapes: Annotated[
-        str | None, "--shapes FILE", "Layers, one a line: fc 1 gemm 1x1000x2048; c 2 conv 1x7x7x8 3x3x8x8 padding=1."
+        str | None, "--shapes FILE", "Lines as: fc 1 gemm 1x1000x64; c 2 conv 1x7x7x8 3x3x8x8 padding=1."
     ] = None,
     over: Annotated[list[str] | None, _OVER] = None,
     dtype: machine.Elements = "s8",

@@ -206,7 +206,7 @@ def pack(
     source: Annotated[str, Argument(metavar="IN.npy", help="The array, as numpy.save writes it; - is stdin.")],
     text: _TiledText,
     *,
-    to: Annotated[Output, Files("", needed=True), "Where the bytes go; - is stdout."],
+    to: Annotated[Output, Files(" the bytes", needed=True)],
 ) -> None:
     """Pack a numpy array into a layout: the raw bytes as they lie in memory, padding zero."""
     if to.path is not None and to.path.endswith(".npy"):
@@ -222,7 +222,7 @@ def unpack(
     source: Annotated[str, Argument(metavar="IN.bin", help="The raw bytes of the packed buffer; - is stdin.")],
     text: _TiledText,
     *,
-    to: Annotated[Output, Files(".npy", needed=True), "Where the array goes; - is stdout."],
+    to: Annotated[Output, Files(".npy the array", needed=True)],
 ) -> None:
     """Unpack raw bytes that lie in a layout into a numpy array; padding is left out."""
     layout, raw = show.sized_array(text), read_data(source)

@@ -30,7 +30,7 @@ Text = Annotated[str, Argument(help="A shape, as f32[3,5]{1,0:T(2,2)}, or any te
 Index = Annotated[str | None, "--index I,J,..", "Derive this element's address."]
 Offset = Annotated[int | None, "--offset O", "Say what lies at this offset."]
 Leaf = Annotated[str | None, "--leaf I,J,..", "Of a tuple this element (of that element, ...)."]
-ToSvg = Annotated[Output, Files(".svg"), "Write an SVG: FILE.svg, or - for stdout."]
+ToSvg = Annotated[Output, Files(".svg")]
 _Colour = Annotated[str, "--colour WAY", "Coloured by tile, channel, batch, npu, page, shard, line, offset or none."]
 
 

@@ -21,7 +21,7 @@ from tilewright.render.delivery import Line, Output, deliver, remark
 from tilewright.render.tables import Column, Table
 
 _Target = Annotated[str, "--target", "-t", "The chip the kernel is for."]
-_ToJson = Annotated[Output, Files(".json"), "Write a .json file."]
+_ToJson = Annotated[Output, Files(".json")]
 _MOST = 256
 _SHOWN = 16
 """Rows of a search, the fastest first."""
@@ -128,7 +128,7 @@ def explain(
     target: _Target = "tpu-v6e",
     arg: ArgOption = None,
     *,
-    to: Annotated[Output, Files(".json", ".html"), "Write a .html page or a .json file."],
+    to: Annotated[Output, Files(".json", ".html")],
 ) -> None:
     """Explain Pallas kernels: what moves again, what the time goes to, what to do; as a page with pictures."""
     deliver(_Trials([_tried(program, arg, target)], target, shown="movement"), to)

@@ -54,12 +54,7 @@ def optimize(
     arg: ArgOption = None,
     module: ModuleOption = None,
     *,
-    to: Annotated[
-        Output,
-        Files("", ".html"),
-        "Write the result, or as .html a page with every change before and after; - is stdout; a folder takes "
-        "--print-after-all too.",
-    ],
+    to: Annotated[Output, Files(" the result; a folder with --print-after-all", ".html changes before and after")],
 ) -> None:
     """Cut the data a program moves for layout's sake, where the modelled cost on the target falls."""
     if list_all or list_rules:

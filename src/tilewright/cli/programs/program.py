@@ -104,11 +104,7 @@ class MeshOptions:
         "With --mesh: the axes that cut each dim of an argument, as x=data,- (NAME: x, params['w'], params for all in "
         "it, *['w'], 0, result). What is not named is the partitioner's choice.",
     ] = None
-    topology: Annotated[
-        str | None,
-        "--topology",
-        "With --mesh: the chips of a slice, as 4x8, of two slices 2*4x8; by default the squarest torus.",
-    ] = None
+    topology: Annotated[str | None, "With --mesh: chips of a slice, as 4x8 or 2*4x8; else the squarest torus."] = None
 
     def over(self) -> Mesh | None:
         """The mesh, or None. Raises UsageError where only what belongs to one is said."""

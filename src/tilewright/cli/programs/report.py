@@ -95,11 +95,7 @@ def report(
     assume: programs.AssumeOption = None,
     *,
     of: programs.ProgramOptions,
-    to: Annotated[
-        Output,
-        Files(".json", ".html", ".sarif", _GRAPH, stdout=None),
-        "Write a .html, .json, .sarif (code review) or .modelexplorer.json file.",
-    ],
+    to: Annotated[Output, Files(".json", ".html", ".sarif for code review", f"{_GRAPH} a graph", stdout=None)],
 ) -> None:
     """Rank a program's operations by modelled time (by bytes moved without a chip), and its tensors by padding."""
     if fail_on is not None and baseline is None:
@@ -167,7 +163,7 @@ def diff(
     arg: programs.ArgOption = None,
     module: programs.ModuleOption = None,
     *,
-    to: Annotated[Output, Files(".json", ".html", stdout=None), "Write a .html or .json file; - is stdout."],
+    to: Annotated[Output, Files(".json", ".html", stdout=None)],
 ) -> None:
     """Compare two programs: movement new, gone and changed; of two dumps on a TPU also time, with line and cause.
 

@@ -50,7 +50,7 @@ def time(
     assume: programs.AssumeOption = None,
     *,
     of: programs.ProgramOptions,
-    to: Annotated[Output, Files(".json", ".html", ".pftrace"), "Write a .html, .json or .pftrace (Perfetto) file."],
+    to: Annotated[Output, Files(".json", ".html", ".pftrace")],
 ) -> None:
     """Model how long one step takes: the operations by time, what bounds each, and what a change would bring."""
     assumed = programs.assumptions(assume)
@@ -162,7 +162,7 @@ def shard(
     compiled: Annotated[bool, "--compile", "Ask an installed TPU compiler (libtpu) for the slice, too."] = False,
     *,
     of: programs.ProgramOptions,
-    to: Annotated[Output, Files(".json", ".html"), "Write a .html (not with --search) or .json file."],
+    to: Annotated[Output, Files(".json", ".html a page, not with --search")],
 ) -> None:
     """Partition a program over a mesh: the step, what a device holds and sends, the changes that pay most."""
     chip = targets.target(target)
