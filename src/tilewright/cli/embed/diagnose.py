@@ -74,7 +74,7 @@ def diagnose(
             known = replace(known, sparsecore=known.knobs.with_flags(init_args)[0])
     elif file is not None:
         setup = of.configured(narrow_packing=narrow_packing)
-        setup = model.settled(setup, file, rows, limits, of.batch, free=of.config is None)
+        setup = model.settled(setup, of, file, rows, limits)
         knobs, _ = setup.sparsecore.with_flags(init_args or "")
         known = _of_log(replace(setup, sparsecore=knobs), file, limits, bad_ids, rows)
     if counters is not None:
@@ -147,8 +147,7 @@ def check(
     """
     setup = model.with_stacking(of.configured(narrow_packing=narrow_packing), stacking)
     bounds = _limits(limits, setup, file)
-    setup = model.settled(setup, file, rows, limits, of.batch, free=of.config is None)
-
+    setup = model.settled(setup, of, file, rows, limits)
     stacked, where = setup.stacking(), limits or "--config"
     if other := [name for name in bounds if name not in stacked.stacks]:
         how = f"the stacks are {', '.join(stacked.stacks)}: plan again for this model, batch and topology"

@@ -119,24 +119,20 @@ def fitted(config: embed.EmbedConfig, files: str | Sequence[str] | None, rows: i
     return replace(config, batch=fits)
 
 
-def settled(
-    config: embed.EmbedConfig, file: str, rows: int, limits: str | None, batch: int | None, free: bool
-) -> embed.EmbedConfig:
-    """The model with its batch: ``batch``, else what the limits file was learnt with, else the model's; and with the
-    rotation and the hot rows of the limits file.
-
-    ``free``: nobody chose one, so a log shorter than a batch is one batch, as a plan takes it.
+def settled(config: embed.EmbedConfig, of: ModelOptions, file: str, rows: int, limits: str | None) -> embed.EmbedConfig:
+    """The model with its batch: that of ``of``, else what the limits file was learnt with, else the model's; and with
+    the rotation and the hot rows of the limits file. Where nobody chose one, a log shorter than a batch is one batch.
     """
     learnt = None
     if limits is not None:
         learnt_limits = embed.LimitsFile(limits)
         config, learnt = config.under(learnt_limits), learnt_limits.batch
     if learnt is None:
-        return fitted(config, file, rows) if free and batch is None else config
+        return fitted(config, file, rows) if of.config is None and of.batch is None else config
     if learnt == config.batch:
         return config
-    if batch is not None:
-        remark(f"{limits}: learnt with batches of {learnt}, these are of {batch}, whose partitions are others")
+    if of.batch is not None:
+        remark(f"{limits}: learnt with batches of {learnt}, these are of {of.batch}, whose partitions are others")
         return config
     remark(f"{limits}: learnt with batches of {learnt}, which are taken here; --batch sets another")
     config.topology.check_batch(learnt, "--batch")

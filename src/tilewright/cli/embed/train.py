@@ -334,7 +334,15 @@ def quantise(
     job = machine.QuantiseJob(model, checkpoint, data, step, dtype, scale_per, out, rows, batch, scale, seed)
     with progress("quantise") as advance:
         made = machine.quantise(job, lambda stage: advance(0, None, stage))
-    deliver(Answer(made.to_json, lambda: _judged_lines(made)), to)
+    before, after = made.before, made.after
+
+    def lines() -> Iterator[Line]:
+        yield from _tables_lines(made.exported)
+        change = after.auc / before.auc - 1
+        yield f"AUC of {made.rows:,} rows: {before.auc:.3f} before, {after.auc:.3f} after ({change:+.3%})"
+        yield f"loss: {before.loss:.3f} before, {after.loss:.3f} after"
+
+    deliver(Answer(made.to_json, lines), to)
     if out is not None and not to.as_json:
         remark(f"wrote {out}")
 
@@ -348,11 +356,3 @@ def _tables_lines(made: embed.Exported) -> Iterator[Line]:
         for t in made.tables
     ]
     yield Table(headings, rows)
-
-
-def _judged_lines(made: Any) -> Iterator[Line]:
-    yield from _tables_lines(made.exported)
-    before, after = made.before, made.after
-    change = after.auc / before.auc - 1
-    yield f"AUC of {made.rows:,} rows: {before.auc:.3f} before, {after.auc:.3f} after ({change:+.3%})"
-    yield f"loss: {before.loss:.3f} before, {after.loss:.3f} after"

@@ -283,14 +283,14 @@ def explore(
         found = isa.explore(layers, family, dtype, machine.configured(settings), most, bar, where=shapes)
     if shapes:
         found = replace(found, network=network if network != "resnet50" else "layers")
-    deliver(Answer(found.to_dict, lambda: _exploration_lines(found)), to, {".html": found.to_html})
 
+    def lines() -> Iterator[Line]:
+        yield Table(*found.table())
+        fast, even = found.fastest, found.balanced
+        yield f"\nfastest: {fast.name}; least product of cycles, energy and area: {even.name}"
+        worst = max(fast.layers, key=lambda cost: cost.cycles)
+        share = worst.cycles / max(1, fast.cycles)
+        yield f"{worst.layer.name} takes {share:.0%} of the fastest one's cycles, for its {worst.best.limit}"
+        yield "energy is modelled (ISSCC 2014, 45 nm); area is a proxy: memory cells and multipliers only"
 
-def _exploration_lines(found: Any) -> Iterator[Line]:
-    yield Table(*found.table())
-    fast, even = found.fastest, found.balanced
-    yield f"\nfastest: {fast.name}; least product of cycles, energy and area: {even.name}"
-    worst = max(fast.layers, key=lambda cost: cost.cycles)
-    share = worst.cycles / max(1, fast.cycles)
-    yield f"{worst.layer.name} takes {share:.0%} of the fastest one's cycles, for its {worst.best.limit}"
-    yield "energy is modelled (ISSCC 2014, 45 nm); area is a proxy: memory cells and multipliers only"
+    deliver(Answer(found.to_dict, lines), to, {".html": found.to_html})

@@ -142,37 +142,30 @@ def _lines(
 
 
 def _passes_listed() -> Answer:
-    """Every rewrite with one line, its options below it, and the default pipeline."""
-    width = max(map(len, hlo.REWRITES))
-    options = {name: rewrite.options() for name, rewrite in hlo.REWRITES.items()}
-    passes = [
-        {"name": name, "summary": rewrite.summary, "options": [vars(option) for option in options[name]]}
-        for name, rewrite in hlo.REWRITES.items()
-    ]
-
-    def lines() -> Iterator[Line]:
-        for name, rewrite in hlo.REWRITES.items():
-            yield f"{name:{width}}  {rewrite.summary}"
-            for option in options[name]:
-                yield f"{'':{width}}    {option.name}={option.default}  {option.summary} ({option.kind})"
-        yield "\nby default all of them, in this order, until none changes anything:"
-        yield hlo.DEFAULT_PIPELINE
-
-    return Answer(lambda: {"passes": passes, "default": hlo.DEFAULT_PIPELINE}, lines)
+    """Every rewrite with its options, and the default pipeline."""
+    found = [(name, rewrite.summary, rewrite.options()) for name, rewrite in hlo.REWRITES.items()]
+    passes = [{"name": name, "summary": text, "options": list(map(vars, options))} for name, text, options in found]
+    rows = [(name, text, [f"{o.name}={o.default}  {o.summary} ({o.kind})" for o in of]) for name, text, of in found]
+    below = "\nby default all of them, in this order, until none changes anything:", hlo.DEFAULT_PIPELINE
+    return Answer(lambda: {"passes": passes, "default": hlo.DEFAULT_PIPELINE}, lambda: [*_listed(rows), *below])
 
 
 def _rules_listed() -> Answer:
-    """Every rule with one line, its guard, and what confirmed its gain."""
-    rows = hlo.list_rules()
-    width = max(len(row["name"]) for row in rows)
+    """Every rule with its guard, and what confirmed its gain."""
+    rows, rules = list[tuple[str, str, list[str]]](), hlo.list_rules()
+    for rule in rules:
+        factors = ", ".join(f"{chip} {figure['factor']:.3g}x" for chip, figure in rule["confirmed"].items())
+        below = f"{rule['phase']}; guard: {rule['guard']}; {factors or 'not confirmed yet'}"
+        rows.append((rule["name"], rule["summary"], [below]))
+    return Answer(lambda: {"rules": rules}, lambda: _listed(rows))
 
-    def lines() -> Iterator[Line]:
-        for row in rows:
-            factors = ", ".join(f"{chip} {figure['factor']:.3g}x" for chip, figure in row["confirmed"].items())
-            yield f"{row['name']:{width}}  {row['summary']}"
-            yield f"{'':{width}}    {row['phase']}; guard: {row['guard']}; {factors or 'not confirmed yet'}"
 
-    return Answer(lambda: {"rules": rows}, lines)
+def _listed(rows: Sequence[tuple[str, str, Sequence[str]]]) -> Iterator[Line]:
+    """Names, each with what it is, and more of it below."""
+    width = max(len(name) for name, *_ in rows)
+    for name, summary, below in rows:
+        yield f"{name:{width}}  {summary}"
+        yield from (f"{'':{width}}    {text}" for text in below)
 
 
 def _run_passes(text: str, passes: str, folder: str | None, to: Output, diff: bool, print_after_all: bool) -> None:
@@ -193,8 +186,13 @@ def _run_passes(text: str, passes: str, folder: str | None, to: Output, diff: bo
         rows = [{"pass": run.step, "round": run.round, "changes": run.changes, "diff": run.diff()} for run in runs]
         return {"pipeline": pipeline, "passes": rows}
 
+    def lines() -> Iterator[Line]:
+        """What each pass changed, one diff after the other; those that changed nothing are marked."""
+        for run in runs if diff and not to.suffix else ():
+            yield from (f"# {_heading(run)}", *[run.diff()] * bool(run.changes))
+
     forms: dict[str, Form] = {"": lambda: runs[-1].after, ".html": lambda: hlo.passes_html(pipeline, runs)}
-    deliver(Answer(to_json, lambda: _diffs(runs) if diff and not to.suffix else ()), to, forms)
+    deliver(Answer(to_json, lines), to, forms)
 
 
 def _print_after(runs: Sequence[hlo.PassRun], into: str | None) -> None:
@@ -222,14 +220,6 @@ def _stages(optimized: hlo.Optimized) -> list[hlo.PassRun]:
     fired = {name: count for name, count in optimized.changes.items() if count and name != "inline"}
     step = f"the accepted regions ({', '.join(fired) or 'none'})"
     return [inlined, hlo.PassRun(step, 1, sum(fired.values()), inlined.after, result)]
-
-
-def _diffs(runs: Sequence[hlo.PassRun]) -> Iterator[Line]:
-    """What each pass changed, one diff after the other; those that changed nothing are marked."""
-    for run in runs:
-        yield f"# {_heading(run)}"
-        if run.changes:
-            yield run.diff()
 
 
 def _heading(run: hlo.PassRun) -> str:
