@@ -166,11 +166,8 @@ class _Writer:
 
 def _annotate(annotation: Any, label: str, value: int | float | str | bool) -> None:
     annotation.name = label
-    if isinstance(value, bool):
-        annotation.bool_value = value
-    elif isinstance(value, str):
-        annotation.string_value = value
-    elif isinstance(value, float):
-        annotation.double_value = value
-    else:
-        annotation.int_value = operator.index(value)
+    for kind, field in ((bool, "bool_value"), (str, "string_value"), (float, "double_value")):
+        if isinstance(value, kind):
+            setattr(annotation, field, value)
+            return
+    annotation.int_value = operator.index(value)
