@@ -159,10 +159,7 @@ def warm(to: Json) -> None:
 
 def explore(
     file: Annotated[
-        str | None,
-        Argument(
-            help="A program (HLO, StableHLO, a dump folder, FILE.py:FUNCTION), a .tasm or a model's .toml; - is stdin.",
-        ),
+        str | None, Argument(help="A program (HLO, StableHLO, dump folder, FILE.py:FN), .tasm or .toml; - is stdin.")
     ] = None,
     port: Annotated[int, Option(min=0, max=65535, help="The port; 0 takes a free one.")] = 0,
     browser: Annotated[bool, "--browser/--no-browser", "Open the page in a browser."] = True,

@@ -39,10 +39,7 @@ class StackOptions:
 
 
 def diagnose(
-    file: Annotated[
-        str | None,
-        Argument(help="Counters (.toml, .json: `embed plan --json`, a run's report.json), a profile, or a log."),
-    ] = None,
+    file: Annotated[str | None, Argument(help="Counters (.toml; .json of a plan or run), a profile, or a log.")] = None,
     counters: Annotated[str | None, "Measured counters (.toml, .json or a profile) on top of what a log says."] = None,
     limits: Annotated[str | None, "The limits file in use, over those of --config. None: the log's maxima."] = None,
     *,
@@ -202,9 +199,7 @@ def _lines(checked: embed.Check, diagnosis: embed.Diagnosis) -> Iterator[Line]:
 
 
 def stats(
-    source: Annotated[
-        str, Argument(help="FDO statistics (.npz, .csv or a folder), a limits file or TorchRec plan (.json), or a log.")
-    ],
+    source: Annotated[str, Argument(help="FDO statistics, limits or a TorchRec plan (.json); with --config a log.")],
     config: Annotated[str | None, "The model (TOML): count SOURCE, a log; or put its plan beside TorchRec's."] = None,
     batch: model.Batch = None,
     rows: model.Rows = 0,

@@ -29,10 +29,7 @@ _MANY = 1 << 26
 
 
 def plan(
-    files: Annotated[
-        list[str] | None,
-        Argument(help="Logs: .parquet (or a folder), CSV, TSV, .npz, Criteo's; - is stdin. None: generated."),
-    ] = None,
+    files: Annotated[list[str] | None, Argument(help="Logs: .parquet, CSV, TSV, .npz, Criteo's; - is stdin.")] = None,
     *,
     of: model.ModelOptions,
     quantile: Annotated[float, "Share of the partitions that the limits must hold."] = 1.0,
@@ -57,8 +54,8 @@ def plan(
 ) -> None:
     """Learn limits from a log, and say what its tables need on a chip.
 
-    Texts are hashed into the vocabularies. A last batch that is not full is left out; without --batch and --config a
-    log of less than a batch is planned as one batch.
+    Without a log one is generated for Criteo's tables. Texts are hashed into the vocabularies. A last batch that is not
+    full is left out; without --batch and --config a log of less than a batch is planned as one batch.
     """
     if apply is None:
         to.must_end_in(".json", ".html")

@@ -101,31 +101,12 @@ _AT_ONCE = 2
 
 Run = Callable[[Sequence[str], bytes, str, Bounds], Awaitable[str]]
 _Format = Annotated[Literal["text", "json"], Field(description="Text to read, or the command's stable JSON.")]
-_Layout = Annotated[
-    str,
-    Field(
-        max_length=100_000,
-        description="XLA's shape text, such as bf16[256,128]{1,0:T(8,128)(2,1)}, or a line of an HLO dump.",
-    ),
-]
+_Layout = Annotated[str, Field(max_length=100_000, description="bf16[256,128]{1,0:T(8,128)(2,1)}, or an HLO line.")]
 _Numbers = Annotated[list[int] | None, Field(max_length=64)]
-_PROGRAM: dict[str, Any] = {
-    "text": Annotated[
-        str | None, Field(max_length=_LONGEST_TEXT, description="HLO or StableHLO text (HloModule ..., module ...).")
-    ],
-    "file": Annotated[
-        str | None,
-        Field(
-            max_length=4096,
-            description="Instead of the text a file below the server's folder: HLO or StableHLO text, bytecode, an HLO "
-            "proto, packed (.gz, .xz) or not.",
-        ),
-    ],
-}
-_LOG = Annotated[
-    str | None,
-    Field(max_length=4096, description="A log to learn limits from, below the folder: .parquet, .csv, .tsv, .npz."),
-]
+_Text = Annotated[str | None, Field(max_length=_LONGEST_TEXT, description="HLO (HloModule ...) or StableHLO text.")]
+_File = Annotated[str | None, Field(max_length=4096, description="Or its file in any form, below the server's folder.")]
+_LOG = Annotated[str | None, Field(max_length=4096, description="Below the folder: .parquet, .csv, .tsv or .npz.")]
+_PROGRAM: dict[str, Any] = {"text": _Text, "file": _File}
 
 
 class _Tool(NamedTuple):

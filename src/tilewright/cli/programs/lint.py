@@ -26,9 +26,7 @@ _Format = StrEnum("_Format", "LINES GITHUB SARIF")
 
 
 def lint(
-    programs: Annotated[
-        list[str], Argument(metavar="PROGRAM...", help="model.py (all functions), model.py:function, StableHLO files.")
-    ],
+    programs: Annotated[list[str], Argument(help="model.py (all its functions), model.py:function, or StableHLO.")],
     target: Annotated[str, "--target", "-t", "The chip that the factors are for."] = TARGET,
     threshold: Annotated[float, "Exit 1 if a finding's factor is at least this."] = THRESHOLD,
     exit_zero: Annotated[bool, "Exit 0 whatever is found."] = False,

@@ -33,11 +33,7 @@ ProgramArgument = Annotated[str, Argument(help=PROGRAM_HELP)]
 ArgOption = Annotated[list[str] | None, "--arg", "-a", "Of model.py:function: an argument, such as f32[8,128]."]
 ModuleOption = Annotated[str | None, "For a dump folder: the module to take, by (part of) its name."]
 
-AssumeOption = Annotated[
-    list[str] | None,
-    "--assume",
-    "What only a serving step's data says: kv_len=2048 (tokens in the cache of a sequence), tokens=N, sequences=N.",
-]
+AssumeOption = Annotated[list[str] | None, "--assume", "Of serving: kv_len=N (tokens cached), tokens=N, sequences=N."]
 
 
 def assumptions(texts: Sequence[str] | None) -> dict[str, float]:
@@ -93,11 +89,7 @@ def _say_memory(path: Path) -> None:
 class MeshOptions:
     """Over what devices a program is cut, and how."""
 
-    mesh: Annotated[
-        str | None,
-        "--mesh AXIS=N,..",
-        "Devices along named axes, the last one fastest, as data=8,model=4: what is shown is one device's part.",
-    ] = None
+    mesh: Annotated[str | None, "--mesh AXIS=N,..", "Devices by axes, as data=8,model=4; one's part is shown."] = None
     shard: Annotated[
         list[str] | None,
         "--shard NAME=AXES,..",

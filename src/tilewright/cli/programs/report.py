@@ -86,9 +86,7 @@ def report(
     by: Annotated[_By | None, "Print this ranking only."] = None,
     only: Annotated[list[_Only] | None, "Rank operations of this category only, such as relayout."] = None,
     transfers: Annotated[bool, "List prefetches and write-backs one by one, too."] = False,
-    profile: Annotated[
-        str | None, "Join measured times: an .xplane.pb or .trace.json.gz of jax.profiler or XProf, or its folder."
-    ] = None,
+    profile: Annotated[str | None, "Join measured times: an .xplane.pb or .trace.json.gz, or its folder."] = None,
     baseline: Annotated[str | None, "Compare with this report, written earlier with -o OLD.json."] = None,
     fail_on: Annotated[str | None, "Exit 1 if bytes moved, padding or peak grew by more than 5%, say."] = None,
     compiled: Annotated[bool, "--compile", "Report on what an installed libtpu makes of StableHLO."] = False,

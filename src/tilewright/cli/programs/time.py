@@ -41,9 +41,7 @@ def time(
     sweep: Annotated[str | None, "NAME=1,8,32: the word NAME in --arg takes each value in turn."] = None,
     largest: Annotated[str | None, "NAME: find the largest number for the word NAME in --arg that still fits."] = None,
     measured: Annotated[
-        str | None,
-        "--calibrate",
-        "Refit the chip's constants on rows.csv (program,us), or on an XProf profile of PROGRAM's dump; -o keeps them.",
+        str | None, "--calibrate", "Refit constants on rows.csv, or a profile of PROGRAM's dump."
     ] = None,
     calibration: Annotated[str | None, "Take the constants that --calibrate has kept in this file."] = None,
     compiled: Annotated[bool, "--compile", "Price what an installed TPU compiler (libtpu) makes of StableHLO."] = False,
