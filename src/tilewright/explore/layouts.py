@@ -250,25 +250,12 @@ def _cells(scene: Scene) -> dict[str, Any]:
 
 def _panel(panel: Panel) -> dict[str, Any]:
     height, width = panel.padding.shape
-    plain: dict[str, Any] = {
-        "heading": panel.heading,
-        "first": panel.first,
-        "rowName": panel.row_name,
-        "columnName": panel.column_name,
-        "rows": panel.rows,
-        "columns": panel.columns,
-        "height": height,
-        "width": width,
-        "labels": [label for row in panel.labels for label in row],
-        "tips": [tip for row in panel.tips for tip in row],
-        "padding": panel.padding.reshape(-1).astype(int).tolist(),
-        "colours": panel.colours.reshape(-1).tolist(),
-        "indices": panel.indices.reshape(height * width, -1).tolist(),
-        "places": panel.places.reshape(height * width, -1).tolist(),
-    }
-    if panel.moved is not None:
-        plain["moved"] = panel.moved.reshape(-1).astype(int).tolist()
-    return plain
+    own = ("heading", "first", "row_name", "column_name", "rows", "columns")
+    plain: dict[str, Any] = {name: getattr(panel, name) for name in own} | {"height": height, "width": width}
+    plain |= {name: [text for row in getattr(panel, name) for text in row] for name in ("labels", "tips")}
+    plain |= {name: getattr(panel, name).reshape(height * width, -1).tolist() for name in ("indices", "places")}
+    flat = {"padding": panel.padding, "colours": panel.colours, "moved": panel.moved}
+    return plain | {name: each.reshape(-1).astype(int).tolist() for name, each in flat.items() if each is not None}
 
 
 # -- a layout by its text: what `layout.parse` reads, CuTe's notation, and the words of commands of `layout` ---------

@@ -303,18 +303,13 @@ def _cost(seconds: float, moved: int) -> str:
 
 def _row_json(key: Key, row: MovementRow) -> dict[str, Any]:
     first = row.from_layout if not row.from_layout.startswith("(") else ""
-    return {
+    return {name: getattr(row, name) for name in ("name", "op", "category", "reason", "runs")} | {
         "key": list(key),
-        "name": row.name,
-        "op": row.op,
-        "category": row.category,
         "cost": _cost((row.modelled_us or 0.0) / 1e6, row.total_bytes) or ("free" if row.bitcast else ""),
-        "reason": row.reason,
         "from": first or row.from_short,
         "to": row.to_layout,
         "comparable": bool(first) and row.op in ("copy", "reshape", "bitcast"),
         "source": place_text(row.source),
-        "runs": row.runs,
         "padding": ratio_text(row.padding_ratio),
     }
 

@@ -19,7 +19,7 @@ from tilewright import layout as layouts
 from tilewright import targets
 from tilewright.cli.layout import show
 from tilewright.cli.options import Files, Json, whole_numbers
-from tilewright.cli.streams import npy_bytes, read_array, read_data, read_text
+from tilewright.cli.streams import MOST_DATA, npy_bytes, read_array, read_bytes, read_text
 from tilewright.errors import CheckFailed, ParseError, TilewrightError, UnsupportedError, UsageError, placed_at
 from tilewright.reading import parse, typed
 from tilewright.render.delivery import Answer, Line, Output, deliver, remark
@@ -225,7 +225,7 @@ def unpack(
     to: Annotated[Output, Files(".npy the array", needed=True)],
 ) -> None:
     """Unpack raw bytes that lie in a layout into a numpy array; padding is left out."""
-    layout, raw = show.sized_array(text), read_data(source)
+    layout, raw = show.sized_array(text), read_bytes(source, MOST_DATA)
     if len(raw) != layout.size_bytes:
         how = "is it cut off?" if len(raw) < layout.size_bytes else "is it in another layout?"
         if raw.startswith(b"\x93NUMPY"):

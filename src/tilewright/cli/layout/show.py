@@ -381,14 +381,13 @@ def draw(
 
     The arrays of a tuple are drawn one below the other in the terminal; a file holds one of them, see --leaf.
     """
-    if over:
-        deliver(look.picture(over.cut(one_array(text, leaf), over.shard), at), to, said=())
-        return
     from tilewright.layout.explain import leaves
 
-    whole = leaf is None and to.path is None and not to.as_json
-    arrays = list(leaves(read_layout(text) if whole else one_array(text, leaf)))
-    pictures = [(name, look.picture(array, at)) for name, array in arrays]
+    if leaf is None and to.path is None and not to.as_json and not over:
+        layout: layouts.IndexMap | layouts.TupleLayout = read_layout(text)
+    else:
+        layout = over.cut(one_array(text, leaf), over.shard) if over else one_array(text, leaf)
+    pictures = [(name, look.picture(array, at)) for name, array in leaves(layout)]
     for k, (name, picture) in enumerate(pictures):
         if name:
             show([("\n" if k else "") + f"element {name}"])
