@@ -164,7 +164,7 @@ class _Writer:
         return self._track((track, row), describe)
 
 
-def _annotate(annotation: Any, label: str, value: int | float | str | bool) -> None:
+def _annotate(annotation: Any, label: str, value: Any) -> None:
     annotation.name = label
     for kind, field in ((bool, "bool_value"), (str, "string_value"), (float, "double_value")):
         if isinstance(value, kind):
