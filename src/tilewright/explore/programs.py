@@ -228,11 +228,8 @@ def graph(asked: Question) -> dict[str, Any]:
     inside = {key: place for key, place in fold.items() if place[: len(path)] == path}
     if not inside:
         raise UsageError(f"no operations under {' / '.join(path) or 'this program'}")
-    while True:  # a level with one group and nothing else says nothing
-        names = {place[len(path)] if len(place) > len(path) else None for place in inside.values()}
-        if len(names) > 1 or None in names:
-            break
-        path = (*path, *(name for name in names if name is not None))
+    while len(level := {place[len(path) : len(path) + 1] for place in inside.values()}) == 1 and () not in level:
+        path = (*path, *level.pop())  # a level with one group and nothing else says nothing
     nodes, node_of = _nodes(loaded, inside, len(path))
     edges: Counter[tuple[str, str]] = Counter()  # between nodes of the level; "" is what lies outside of it
     for (start, end), count in loaded.arrows.items():
@@ -326,11 +323,8 @@ def operation(asked: Question) -> dict[str, Any]:
     lines = [line[:_WIDEST_LINE] for line in loaded.lines[first : op.line + _AROUND]]
     feeds = [list(end) for start, end in loaded.arrows if start == key][:20]
     fed_by = [list(start) for start, end in loaded.arrows if end == key][:20]
-    return {
+    return {name: getattr(op, name) for name in ("name", "opcode", "shape")} | {
         "key": list(key),
-        "name": op.name,
-        "opcode": op.opcode,
-        "shape": op.shape,
         "framework": op.op_name,
         "path": loaded.program.path(computation),
         "text": {"first": first + 1, "at": op.line, "lines": lines},

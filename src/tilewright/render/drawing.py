@@ -68,15 +68,14 @@ class Drawing:
         """A straight line."""
         self._parts.append(element("line", x1=x1, y1=y1, x2=x2, y2=y2, class_=style))
 
-    def polyline(self, points: Iterable[tuple[float, float]], style: str) -> None:
+    def polyline(self, points: Iterable[tuple[float, float]], style: str, shape: str = "polyline") -> None:
         """A line through the points."""
         path = " ".join(f"{number(x)},{number(y)}" for x, y in points)
-        self._parts.append(element("polyline", points=path, class_=style))
+        self._parts.append(element(shape, points=path, class_=style))
 
     def polygon(self, points: Iterable[tuple[float, float]], style: str) -> None:
         """A closed shape."""
-        path = " ".join(f"{number(x)},{number(y)}" for x, y in points)
-        self._parts.append(element("polygon", points=path, class_=style))
+        self.polyline(points, style, "polygon")
 
     def circle(self, x: float, y: float, radius: float, style: str, *, tip: str = "") -> None:
         """A dot."""
@@ -150,19 +149,15 @@ def bar_chart(
     for row, (bar, label, total) in enumerate(zip(bars, labels, totals, strict=True)):
         y = top + 24 * row
         drawing.text(left - 8, y + 15, label, anchor="end")
-        end = _bar(drawing, bar, left, y + 4, scale, kind, parts)
-        drawing.text(end + 7, y + 15, total, "soft")
+        x = left
+        for index, part in enumerate(bar.parts):
+            length, name = max(0.0, part) * scale, f"{parts[index]}: " if index < len(parts) else ""
+            tip = f"{bar.label}: {name}{format_value(part, kind)}"
+            drawing.rect(x, y + 4, length, 15, f"bar s{index % _COLOURS}", tip=tip)
+            x += length
+        drawing.text(x + 7, y + 15, total, "soft")
     drawing.line(left, top, left, top + 24 * len(bars), "axis")
     return element("figure", element("figcaption", title), drawing.svg())
-
-
-def _bar(drawing: Drawing, bar: Bar, x: float, y: float, scale: float, kind: Kind, names: Sequence[str]) -> float:
-    for index, part in enumerate(bar.parts):
-        length = max(0.0, part) * scale
-        name = f"{names[index]}: " if index < len(names) else ""
-        drawing.rect(x, y, length, 15, f"bar s{index % _COLOURS}", tip=f"{bar.label}: {name}{format_value(part, kind)}")
-        x += length
-    return x
 
 
 def column_chart(series: Sequence[Curve], *, title: str, x_label: str = "", y_label: str = "") -> Html:

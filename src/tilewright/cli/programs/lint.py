@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import redirect_stdout
 from enum import StrEnum
 from typing import Annotated
@@ -12,7 +12,7 @@ from typer import Argument
 
 from tilewright import hlo, targets
 from tilewright.cli.options import Json
-from tilewright.cli.programs.program import ArgOption, MeshOptions, load_program
+from tilewright.cli.programs.program import ArgOption, MeshOptions, ProgramOptions
 from tilewright.errors import CheckFailed, UsageError
 from tilewright.extras import need
 from tilewright.render.delivery import Answer, Line, deliver, json_text, remark
@@ -43,7 +43,7 @@ def lint(
         raise UsageError("--arg goes with one function", how=how)
     found: dict[str, list[hlo.Suggestion]] = {}
     for program in programs:
-        found |= _by_function(program, target, assume_finite, arg or (), meshed)
+        found |= _by_function(program, target, assume_finite, ProgramOptions(**vars(meshed), arg=arg))
     ranked = [each for some in found.values() for each in some]
     ranked.sort(key=lambda each: (-(each.saved_us or 0.0), -(each.factor or 0.0)))
     failing = [each for each in ranked if fails(each, threshold)]
@@ -75,21 +75,19 @@ def lint(
         raise CheckFailed(f"{counted(len(failing), 'line')} could be at least {threshold:g} times as fast on {target}")
 
 
-def _by_function(
-    program: str, target: str, assume_finite: bool, arguments: Sequence[str], meshed: MeshOptions
-) -> dict[str, list[hlo.Suggestion]]:
+def _by_function(program: str, target: str, assume_finite: bool, of: ProgramOptions) -> dict[str, list[hlo.Suggestion]]:
     """The findings of a program, or of each function of a Python file; those left out are named on stderr."""
     if not program.endswith(".py"):
-        return {program: findings(program, target, assume_finite, arguments, meshed)}
+        return {program: findings(program, target, assume_finite, of)}
     need("jax", "jaxlib", what="`lint`")
     with redirect_stdout(sys.stderr):
-        functions = hlo.functions_in(program, arguments)
+        functions = hlo.functions_in(program, of.arg or ())
     linted: dict[str, list[hlo.Suggestion]] = {}
     for name, why in functions.items():
         each = f"{program}:{name}"
         try:
             if not why:
-                linted[each] = findings(each, target, assume_finite, arguments, meshed)
+                linted[each] = findings(each, target, assume_finite, of)
         except UsageError as error:  # tracing it fails
             why = str(error)
         if why:
@@ -103,16 +101,12 @@ def _by_function(
 
 
 def findings(
-    program: str,
-    target: str,
-    assume_finite: bool = False,
-    arguments: Sequence[str] = (),
-    meshed: MeshOptions | None = None,
+    program: str, target: str, assume_finite: bool = False, of: ProgramOptions | None = None
 ) -> list[hlo.Suggestion]:
     """What the rules say about one program; UsageError for one that carries its compiler's layouts already."""
     need("jax", "jaxlib", what="`lint`")  # without them no rule can look, and nothing found would be a false all-clear
     chip = targets.target(target)  # before the program is loaded for it
-    loaded = load_program(program, list(arguments), cut=meshed)
+    loaded = (of or ProgramOptions()).load(program)
     if loaded.kind != "stablehlo":
         raise UsageError("a compiler's dump is no model", where=program, how="lint the function, or its StableHLO")
     return [*hlo.suggest(loaded, chip, assume_finite), *hlo.sharding_advice(loaded, chip)]

@@ -169,8 +169,6 @@ class ProgramOptions(MeshOptions):
         return hlo.load(Path(source), self.module if folder else None, self.frames or "")
 
 
-def load_program(
-    source: str, arg: list[str] | None = None, module: str | None = None, cut: MeshOptions | None = None
-) -> hlo.Program:
+def load_program(source: str, arg: list[str] | None = None, module: str | None = None) -> hlo.Program:
     """The program that ``source`` names, of a command with some of these options."""
-    return ProgramOptions(**vars(cut or MeshOptions()), arg=arg, module=module).load(source)
+    return ProgramOptions(arg=arg, module=module).load(source)
