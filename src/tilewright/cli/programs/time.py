@@ -85,8 +85,8 @@ def time(
     plain |= {"beside": beside} if len(named) > 1 else {}
 
     def lines() -> Iterator[Line]:
-        yield from (*first.lines(), "", *pays.change_lines(width=terminal_width()), "")
-        yield first.slowest_table(top)
+        head: list[Line] = [*first.lines(), "", *pays.change_lines(width=terminal_width()), ""]
+        yield from (*head, first.slowest_table(top))
         if len(named) > 1:
             yield from ("", first.comparison(named))
 
