@@ -23,6 +23,7 @@ Json = Annotated[Output, "--json"]
 
 
 _HELD = {".html": "a page", ".json": "all numbers", ".svg": "a picture", ".pftrace": "a timeline for Perfetto"}
+"""What files hold of which a command says nothing else."""
 
 
 class Files:
