@@ -16,10 +16,8 @@ from typing import BinaryIO
 from tilewright.errors import UsageError
 
 _DESCRIPTOR = re.compile(r"/dev/(?:std(?:in|out|err)|fd/\d+)|/proc/self/fd/\d+")
-_unfinished: list[Path] = []
-"""Half-written files, new folders that are still empty, and temporary folders."""
-_scratch: set[Path] = set()
-"""Of these, the temporary folders, which are removed with all that is in them."""
+_unfinished: dict[Path, bool] = {}
+"""Half-written files, new folders that are still empty, and (True) temporary folders, removed with all in them."""
 _changing = threading.Lock()
 """Held while an entry is added or removed, so that :func:`undo_unfinished` misses none."""
 
@@ -80,7 +78,7 @@ def _replacing(target: Path, durable: bool) -> Iterator[BinaryIO]:
     try:
         with _changing:
             file = os.fdopen(_new_file(partial, target), "w+b")
-            _unfinished.append(partial)
+            _unfinished[partial] = False
         with file:
             yield file
             if durable:
@@ -88,12 +86,12 @@ def _replacing(target: Path, durable: bool) -> Iterator[BinaryIO]:
                 os.fsync(file.fileno())
         with _changing:
             partial.replace(target)
-            _forget(partial)
+            _unfinished.pop(partial, None)
     except BaseException:
         with _changing:
             with suppress(OSError):  # also where nothing could be made: a read-only disk refuses this too
                 partial.unlink(missing_ok=True)
-            _forget(partial)
+            _unfinished.pop(partial, None)
         raise
 
 
@@ -129,7 +127,7 @@ def making_folder(path: Path | str) -> Iterator[Path]:
     try:
         try:
             with _changing:
-                _unfinished.extend(reversed(made))
+                _unfinished.update(dict.fromkeys(reversed(made), False))
                 folder.mkdir(parents=True, exist_ok=True)
                 probe = folder / ".tilewright-probe"
                 probe.touch()
@@ -141,7 +139,7 @@ def making_folder(path: Path | str) -> Iterator[Path]:
     finally:
         with _changing:
             for place in made:
-                _forget(place)
+                _unfinished.pop(place, None)
                 with suppress(OSError):
                     place.rmdir()
 
@@ -153,30 +151,23 @@ def scratch_folder() -> Iterator[Path]:
 
     with _changing:
         folder = Path(tempfile.mkdtemp(prefix="tilewright-"))
-        _unfinished.append(folder)
-        _scratch.add(folder)
+        _unfinished[folder] = True
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         with _changing:
-            _forget(folder)
+            _unfinished.pop(folder, None)
 
 
 def undo_unfinished() -> None:
     """Remove all that is unfinished. Call it only right before the process ends: no file can be begun after it."""
     _changing.acquire(timeout=2)
-    for path in reversed(_unfinished):
+    for path, temporary in reversed([*_unfinished.items()]):
         with suppress(OSError):
             if not path.is_dir():
                 path.unlink(missing_ok=True)
-            elif path in _scratch:
+            elif temporary:
                 shutil.rmtree(path)
             else:
                 path.rmdir()
-
-
-def _forget(path: Path) -> None:
-    with suppress(ValueError):
-        _unfinished.remove(path)
-    _scratch.discard(path)

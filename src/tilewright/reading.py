@@ -15,7 +15,7 @@ import stat
 import tomllib
 import zipfile
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, fields
 from difflib import get_close_matches
 from pathlib import Path
@@ -67,22 +67,21 @@ def read_bytes(path: str | Path, most: int | None = None) -> bytes:
 
 def read_stream(file: BinaryIO, where: str, most: int | None = None) -> bytes:
     """What is left in an open file, or in standard input: :class:`UsageError` for more than ``most`` bytes."""
-    most = text_limit() if most is None else most
     try:
-        return _pieces(file, where, most)
+        return _joined(iter(lambda: file.read(_PIECE), b""), where, most)
     except OSError as error:
         raise UsageError(f"cannot read it: {error.strerror or error}", where=where) from None
 
 
-def _pieces(file: BinaryIO, where: str, most: int) -> bytes:
-    """Piece by piece, so that what never ends is left at the bound."""
-    pieces, size = [], 0
-    while piece := file.read(_PIECE):
-        pieces.append(piece)
+def _joined(pieces: Iterable[bytes], where: str, most: int | None) -> bytes:
+    """The pieces, taken one by one, so that what never ends is left at the bound."""
+    kept, size, most = list[bytes](), 0, text_limit() if most is None else most
+    for piece in pieces:
+        kept.append(piece)
         size += len(piece)
         if size > most:
             raise too_long(where, most)
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    return kept[0] if len(kept) == 1 else b"".join(kept)
 
 
 _PIECE = 1 << 24
@@ -96,44 +95,38 @@ def too_long(where: str, most: int) -> UsageError:
 
 def unpacked(raw: bytes, where: str, most: int | None = None) -> bytes:
     """Bytes as they are, or what a gzip or xz file holds, unpacked piece by piece until it is ``most`` bytes."""
-    most = text_limit() if most is None else most
-    if raw.startswith(b"\xfd7zXZ\x00"):
-        return _unpacked_xz(raw, where, most)
+    if raw.startswith(_XZ):
+        return _joined(_xz_pieces(raw, where), where, most)
     if not raw.startswith(b"\x1f\x8b"):
         return raw
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(raw)) as stream:
-            return _pieces(stream, where, most)  # type: ignore[arg-type]
+            return _joined(iter(lambda: stream.read(_PIECE), b""), where, most)
     except (OSError, EOFError, zlib.error) as error:
         raise UsageError(f"a damaged gzip file: {error}", where=where) from None
 
 
-_XZ_MEMORY = 1 << 28
-"""Bytes that unpacking may need: a damaged header can ask for gigabytes."""
+_XZ, _XZ_MEMORY = b"\xfd7zXZ\x00", 1 << 28
+"""How an xz file begins, and the bytes that unpacking may need: a damaged header can ask for gigabytes."""
 
 
-def _unpacked_xz(raw: bytes, where: str, most: int) -> bytes:
+def _xz_pieces(raw: bytes, where: str) -> Iterator[bytes]:
     try:
         import lzma  # here: Python can be built without it
     except ImportError:
         raise UsageError("this Python cannot read xz files", where=where, how="unpack it: xz -d") from None
-    pieces, size = [], 0
     try:
-        while raw.startswith(b"\xfd7zXZ\x00"):  # several streams may follow each other
+        while raw.startswith(_XZ):  # several streams may follow each other
             stream = lzma.LZMADecompressor(lzma.FORMAT_XZ, _XZ_MEMORY)
             while not stream.eof:
                 piece = stream.decompress(raw, _PIECE)
                 if not piece and stream.needs_input and not stream.eof:
                     raise UsageError("a damaged xz file: it ends too early", where=where)
                 raw = b""
-                pieces.append(piece)
-                size += len(piece)
-                if size > most:
-                    raise too_long(where, most)
+                yield piece
             raw = stream.unused_data.lstrip(b"\0")
     except lzma.LZMAError as error:
         raise UsageError(f"a damaged xz file: {error}", where=where) from None
-    return b"".join(pieces)
 
 
 def check_archive(archive: zipfile.ZipFile, where: str) -> None:

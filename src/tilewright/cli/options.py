@@ -13,6 +13,7 @@ from operator import itemgetter
 from typing import Annotated, Any, cast, get_args, get_type_hints
 
 import typer
+from typer.models import ArgumentInfo
 
 from tilewright.errors import UsageError
 from tilewright.render.delivery import Output
@@ -21,14 +22,21 @@ Json = Annotated[Output, "--json"]
 """Where the result of a command goes that writes no file."""
 
 
+_HELD = {".html": "a page", ".json": "all numbers", ".svg": "a picture", ".pftrace": "a timeline for Perfetto"}
+"""What files hold of which a command says nothing else."""
+
+
 class Files:
-    """The suffixes of the files that a command writes with ``-o``.
+    """The files that a command writes with ``-o``: each a suffix and, behind it, what such a file holds.
 
     ``stdout``: whether ``-`` may stand for a file; None where it stands for no file. ``needed``: ``-o`` must be given.
     """
 
-    def __init__(self, *suffixes: str, stdout: bool | None = True, needed: bool = False) -> None:
-        self.suffixes, self.stdout, self.needed = suffixes, stdout, needed
+    def __init__(self, *forms: str, stdout: bool | None = True, needed: bool = False) -> None:
+        words = {suffix: held for suffix, _, held in (form.partition(" ") for form in forms)}
+        self.suffixes, self.stdout, self.needed = tuple(words), stdout, needed
+        shown = (f"FILE{suffix} ({held or _HELD[suffix]})" for suffix, held in words.items())
+        self.help = f"Write {', '.join(shown)}{'' if stdout is False else '; - is stdout'}."
 
     def output(self, values: dict[str, Any]) -> Output:
         """Where a result goes, of the values of ``-o`` and ``--json``."""
@@ -43,7 +51,7 @@ def parsed(command: Callable[..., object]) -> Callable[..., object]:
     * ``chips: Annotated[int, "How many."] = 1`` is ``--chips``, its text the help; of a bool there is no ``--no-``.
     * ``out: Annotated[str, "-o", "--out FILE", "Where to."]``: names and what stands for the value may precede it.
     * A parameter whose type is a dataclass stands for that class's fields, which are options written likewise.
-    * ``to: Annotated[Output, Files(".svg"), "Where to."]`` is two options, ``-o`` (``--out``, ``--output``) and
+    * ``to: Annotated[Output, Files(".csv a row each")]`` is two options, ``-o`` (``--out``, ``--output``) and
       ``--json``; without suffixes ``--json`` alone.
     """
     options: dict[str, inspect.Parameter] = {}
@@ -74,7 +82,7 @@ def _reader(made: Callable[..., Any], options: dict[str, inspect.Parameter]) -> 
         elif kind is Output:
             files = words[0] if isinstance(words[0], Files) else Files()
             if files.suffixes:
-                names = (str | None, "-o", "--out", "--output FILE", *words[1:])
+                names = (str | None, "-o", "--out", "--output FILE", files.help)
                 add("out", Annotated[names], inspect.Parameter.empty if files.needed else None)
             add("as_json", Annotated[bool, "--json", "Print JSON."], False)
             readers[name] = files.output
@@ -86,9 +94,14 @@ def _reader(made: Callable[..., Any], options: dict[str, inspect.Parameter]) -> 
 
 def _with_help(name: str, annotation: Any) -> Any:
     kind, *texts = get_args(annotation) or (annotation,)
+    several = str(kind).startswith("list")
+    if texts and isinstance(argument := texts[0], ArgumentInfo):  # in capitals, as usage lines and errors have it
+        shown = argument.metavar or name.upper()
+        return Annotated[kind, typer.Argument(metavar=shown, help=argument.help)]
     if not texts or not all(isinstance(text, str) for text in texts):
         return annotation
     *given, text = texts
+    text += " Repeat it for more." * several
     names, _, values = zip(*(word.partition(" ") for word in given)) if given else ((), (), ())
     if kind is bool and not names:
         names = (f"--{name.replace('_', '-')}",)
@@ -104,6 +117,18 @@ def assigned(text: str, option: str, like: str) -> tuple[str, str]:
     if not name or not value:
         raise UsageError(f"{text!r} is not NAME=VALUE", where=option, how=f"write {like}")
     return name, value
+
+
+def numbered(texts: Sequence[str], option: str, like: str) -> dict[str, float]:
+    """The numbers of texts such as ``NAME=2e12``. UsageError for what is none."""
+    found: dict[str, float] = {}
+    for text in texts:
+        name, value = assigned(text, option, like)
+        try:
+            found[name] = float(value)
+        except ValueError:
+            raise UsageError(f"{value!r} is no number", where=f"{option} {name}", how=f"write {like}") from None
+    return found
 
 
 def swept(texts: Sequence[str], option: str, like: str) -> dict[str, list[str]]:

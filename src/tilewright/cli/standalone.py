@@ -30,9 +30,7 @@ from tilewright.render.tables import Table
 
 def run(
     model: Annotated[str, Argument(help="A model file such as examples/dlrm.py, model.py:function, or StableHLO.")],
-    target: Annotated[
-        str, "--target", "-t", "tpu-*: modelled; simt: run on the matrix unit; bm1684x: local memory plan."
-    ] = "tpu-v5p",
+    target: Annotated[str, "--target", "-t", "tpu-* (modelled), simt (run), bm1684x (memory plan)."] = "tpu-v5p",
     chips: Annotated[int, "Number of chips."] = 1,
     data: Annotated[str | None, "Criteo TSV or CSV; without it a log is generated."] = None,
     steps: Annotated[int, "Training steps."] = 100,
@@ -161,11 +159,7 @@ def warm(to: Json) -> None:
 
 def explore(
     file: Annotated[
-        str | None,
-        Argument(
-            metavar="[FILE]",
-            help="A program (HLO, StableHLO, a dump folder, FILE.py:FUNCTION), a .tasm or a model's .toml; - is stdin.",
-        ),
+        str | None, Argument(help="A program (HLO, StableHLO, dump folder, FILE.py:FN), .tasm or .toml; - is stdin.")
     ] = None,
     port: Annotated[int, Option(min=0, max=65535, help="The port; 0 takes a free one.")] = 0,
     browser: Annotated[bool, "--browser/--no-browser", "Open the page in a browser."] = True,

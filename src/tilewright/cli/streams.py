@@ -44,7 +44,7 @@ PACE_AFTER = 2.0
 _SIGNALS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 _SHOW_CURSOR = "\x1b[?25h"
 
-_MOST_DATA = 1 << 40
+MOST_DATA = 1 << 40
 """Data is no text: it is as large as the array that it is unpacked to, and only memory bounds it."""
 
 
@@ -60,18 +60,13 @@ def read_text(path: str) -> str:
     return reading.text_of(read_bytes(path), path)
 
 
-def read_data(path: str) -> bytes:
-    """The bytes of a file of data, or of stdin for ``-``, however many there are."""
-    return read_bytes(path, _MOST_DATA)
-
-
 def read_array(path: str) -> np.ndarray[Any, Any]:
     """The array of an .npy file, or of stdin for ``-``; never a pickle, never an archive."""
     import numpy as np
 
     try:
         if path == "-":
-            return np.lib.format.read_array(io.BytesIO(read_data(path)), allow_pickle=False)
+            return np.lib.format.read_array(io.BytesIO(read_bytes(path, MOST_DATA)), allow_pickle=False)
         with reading.open_bytes(path) as file:
             return np.lib.format.read_array(file, allow_pickle=False)
     except OSError as error:

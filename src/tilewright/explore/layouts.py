@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -81,9 +81,13 @@ def _counted_in_all(layout: MeshLayout, scene: Scene) -> Scene:
         )
 
     opened = scene.opened or 0
-    panels = tuple(tuple(panel_of(panel, opened) for panel in row) for row in scene.panels)
-    strip = panel_of(scene.strip, opened) if scene.strip else None
-    return replace(scene, panels=panels, strip=strip, devices=all_of(scene.devices) if scene.devices else None)
+    scene = _each_panel(scene, lambda panel: panel_of(panel, opened))
+    return replace(scene, devices=all_of(scene.devices) if scene.devices else None)
+
+
+def _each_panel(scene: Scene, changed: Callable[[Panel], Panel]) -> Scene:
+    panels = tuple(tuple(map(changed, row)) for row in scene.panels)
+    return replace(scene, panels=panels, strip=changed(scene.strip) if scene.strip else None)
 
 
 def _window_around(layout: layouts.TensorLayout, index: Sequence[int]) -> str:
@@ -112,8 +116,7 @@ def place(asked: Question) -> dict[str, Any]:
     """What lies at ``place``: an element and its derivation, or padding and why."""
     one = _leaf(asked, "text")[1]
     at = asked.numbers("place") or ()
-    index = one.index(*at)
-    if index is not None:
+    if (index := one.index(*at)) is not None:
         asked.values = {**asked.values, "index": list(index)}
         return element(asked)
     why = explain_place(one, *at).split("\n\n", 1)[-1]
@@ -159,9 +162,7 @@ def _compare_shardings(a: layouts.IndexMap, b: layouts.IndexMap, device: int) ->
             inside = ((panel.indices >= low) & (panel.indices < high)).all(-1)
             return replace(panel, moved=panel.elements & ~inside)
 
-        panels = tuple(tuple(map(marked, row)) for row in scene.panels)
-        scene = replace(scene, panels=panels, strip=marked(scene.strip) if scene.strip else None)
-        cells = _cells(scene)
+        cells = _cells(_each_panel(scene, marked))
         for plain in cells["panels"][bool(scene.devices) :] + cells["strip"]:
             plain["others"] = [[-1] if gone else index for gone, index in zip(plain["moved"], plain["indices"])]
         sides.append({"layout": str(one), "facts": _facts(one), "scene": cells})
@@ -179,13 +180,10 @@ def _compare_shardings(a: layouts.IndexMap, b: layouts.IndexMap, device: int) ->
 
 def _side(pair: Comparison, layout: layouts.IndexMap, scene: Scene) -> dict[str, Any]:
     """One side's cells, each with the index its element has on the other side."""
-    cells = _cells(scene)
+    cells, onto = _cells(scene), pair.onward if layout is pair.a else pair.back
     for panel, plain in zip(scene.everything, cells["panels"] + cells["strip"], strict=True):
-        where = panel.elements
-        indices = panel.indices.copy()
-        indices[~where] = layout.first_index
-        other = pair.onward(indices) if layout is pair.a else pair.back(indices)
-        other[~where] = -1
+        where = panel.elements[..., None]
+        other = np.where(where, onto(np.where(where, panel.indices, layout.first_index)), -1)
         plain["others"] = other.reshape(-1, other.shape[-1]).tolist()
     return {"layout": str(layout), "facts": _facts(layout), "scene": cells}
 
@@ -252,25 +250,12 @@ def _cells(scene: Scene) -> dict[str, Any]:
 
 def _panel(panel: Panel) -> dict[str, Any]:
     height, width = panel.padding.shape
-    plain: dict[str, Any] = {
-        "heading": panel.heading,
-        "first": panel.first,
-        "rowName": panel.row_name,
-        "columnName": panel.column_name,
-        "rows": panel.rows,
-        "columns": panel.columns,
-        "height": height,
-        "width": width,
-        "labels": [label for row in panel.labels for label in row],
-        "tips": [tip for row in panel.tips for tip in row],
-        "padding": panel.padding.reshape(-1).astype(int).tolist(),
-        "colours": panel.colours.reshape(-1).tolist(),
-        "indices": panel.indices.reshape(height * width, -1).tolist(),
-        "places": panel.places.reshape(height * width, -1).tolist(),
-    }
-    if panel.moved is not None:
-        plain["moved"] = panel.moved.reshape(-1).astype(int).tolist()
-    return plain
+    own = ("heading", "first", "row_name", "column_name", "rows", "columns")
+    plain: dict[str, Any] = {name: getattr(panel, name) for name in own} | {"height": height, "width": width}
+    plain |= {name: [text for row in getattr(panel, name) for text in row] for name in ("labels", "tips")}
+    plain |= {name: getattr(panel, name).reshape(height * width, -1).tolist() for name in ("indices", "places")}
+    flat = {"padding": panel.padding, "colours": panel.colours, "moved": panel.moved}
+    return plain | {name: each.reshape(-1).astype(int).tolist() for name, each in flat.items() if each is not None}
 
 
 # -- a layout by its text: what `layout.parse` reads, CuTe's notation, and the words of commands of `layout` ---------
@@ -301,60 +286,49 @@ def _by_command(name: str, rest: str) -> layouts.IndexMap:
         words = iter(shlex.split(rest))
     except ValueError:
         raise UsageError("a quotation mark is missing", where=name) from None
-    given, chosen = list[str](), dict[str, str]()
+    given, chosen = list[str](), dict[str, Any]()
     for word in words:
         option, equals, value = word.partition("=")
-        if option in options:
-            chosen[option] = value if equals else next(words, "")
-        else:
+        if option not in options:
             given.append(word)
+            continue
+        value = value if equals else next(words, "")
+        if option in _NUMBERS and not (value.isdecimal() and len(value) <= 18):
+            raise UsageError(f"{value[:60]!r} is no whole number", where=option)
+        chosen[option[2:].replace("-", "_")] = int(value) if option in _NUMBERS else value
     if len(given) != count:
         raise UsageError(f"{name} takes {count} word{'s' * (count > 1)} and {' '.join(options) or 'no options'} here")
-    return make(given, chosen)
+    return make(*given, **chosen)
 
 
-def _shape_and_type(text: str) -> tuple[tuple[int, ...], str]:
+def _array(text: str) -> layouts.TensorLayout:
     array = layouts.parse(text)
     if isinstance(array, layouts.TupleLayout):
         raise UsageError(f"one array is wanted, {text[:60]} is a tuple")
+    return array
+
+
+def _shape_and_type(text: str) -> tuple[tuple[int, ...], str]:
+    array = _array(text)
     array.require_static()
     return array.shape, array.dtype
 
 
-def _number(options: Mapping[str, str], name: str) -> int | None:
-    text = options.get(name)
-    if text is None:
-        return None
-    if not (text.isdecimal() and len(text) <= 18):
-        raise UsageError(f"{text[:60]!r} is no whole number", where=name)
-    return int(text)
+def _drawn(text: str, mesh: str | None = None, shard: str | None = None) -> layouts.IndexMap:
+    return _array(text) if shard is None else layouts.shard(_array(text), mesh, shard)
 
 
-def _drawn(words: list[str], options: Mapping[str, str]) -> layouts.IndexMap:
-    array = layouts.parse(words[0])
-    if isinstance(array, layouts.TupleLayout):
-        raise UsageError(f"one array is wanted, {words[0][:60]} is a tuple")
-    return layouts.shard(array, options.get("--mesh"), options["--shard"]) if "--shard" in options else array
+def _lanes(text: str, chip: str = "", **how: Any) -> layouts.IndexMap:
+    return layouts.lanes(*_shape_and_type(text), chip=known_target(chip) or None, **how)
 
 
-def _lanes(words: list[str], options: Mapping[str, str]) -> layouts.IndexMap:
-    chip = options.get("--chip")
-    return layouts.lanes(
-        *_shape_and_type(words[0]),
-        chip=known_target(chip) if chip else None,
-        lanes=_number(options, "--lanes"),
-        eu_bytes=_number(options, "--eu-bytes"),
-        start=_number(options, "--start") or 0,
-        mode=options.get("--mode", "aligned"),
-    )
-
-
-_COMMANDS: dict[str, tuple[Callable[[list[str], Mapping[str, str]], layouts.IndexMap], int, tuple[str, ...]]] = {
+_COMMANDS: dict[str, tuple[Callable[..., layouts.IndexMap], int, tuple[str, ...]]] = {
     "draw": (_drawn, 1, ("--mesh", "--shard")),
     "explain": (_drawn, 1, ("--mesh", "--shard")),
-    "cute": (lambda words, options: layouts.from_cute(words[0], options.get("--dtype")), 1, ("--dtype",)),
+    "cute": (layouts.from_cute, 1, ("--dtype",)),
     "lanes": (_lanes, 1, ("--chip", "--lanes", "--eu-bytes", "--start", "--mode")),
-    "onednn": (lambda words, _: layouts.from_onednn_tag(words[0], *_shape_and_type(words[1])), 2, ()),
-    "preset": (lambda words, _: layouts.preset(words[0], *_shape_and_type(words[1])), 2, ()),
+    "onednn": (lambda tag, shape: layouts.from_onednn_tag(tag, *_shape_and_type(shape)), 2, ()),
+    "preset": (lambda name, shape: layouts.preset(name, *_shape_and_type(shape)), 2, ()),
 }
 """Of each command: what makes its layout, how many words it takes, and the options that are read here."""
+_NUMBERS = ("--lanes", "--eu-bytes", "--start")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from operator import ne
 from typing import Any
 
 import numpy as np
 
-from tilewright.errors import TilewrightError, UsageError
+from tilewright.errors import UsageError
 from tilewright.explore.worker import Question
 from tilewright.isa import Debugger, MatrixUnitConfig
 from tilewright.layout import TensorLayout, parse
@@ -113,6 +114,7 @@ def _state(stepped: _Stepped) -> dict[str, Any]:
     for label, pc in debugger.program.labels:
         labels.setdefault(pc, []).append(label)
     rows = enumerate(debugger.program.instructions[:_MOST_LINES])
+    said = None if ended else debugger.answer("explain").value
     caches = [_cache(name, now["lines"][name], before.get("lines", {}).get(name, [])) for name in ("L1", "L2")]
     return {
         "step": stepped.steps,
@@ -124,7 +126,7 @@ def _state(stepped: _Stepped) -> dict[str, Any]:
         "cycles": now["cycles"],
         "took": now["cycles"] - before.get("cycles", 0),
         "listing": [{"pc": pc, "text": str(it), "line": it.line, "labels": labels.get(pc, [])} for pc, it in rows],
-        "next": _explained(debugger, ended),
+        "next": list(said["says"]) if said else [],
         "waits": debugger.answer("print tokens").value["waits"],
         "threads": min(_THREADS, pe.config.threads),
         "registers": _registers(now, before),
@@ -134,31 +136,17 @@ def _state(stepped: _Stepped) -> dict[str, Any]:
     }
 
 
-def _explained(debugger: Debugger, ended: bool) -> list[str]:
-    if ended:
-        return []
-    try:
-        answer = debugger.answer("explain")
-    except TilewrightError:
-        return []
-    return list(answer.value["says"]) if answer.value else []
-
-
 def _registers(now: dict[str, Any], before: dict[str, Any]) -> list[dict[str, Any]]:
     """Registers that hold something or have just changed, those first."""
-    rows = []
+    found = list[tuple[str, list[int], list[int]]]()
     for kind in ("r", "p"):
-        values = now[kind]
-        old = before.get(kind, np.zeros_like(values))
-        changed = (values != old).any(axis=0)
-        for number in np.flatnonzero(changed | values.any(axis=0))[: 4 * _REGISTERS]:
-            here, was = values[:, number].astype(int), old[:, number].astype(int)
-            moved = (here != was).tolist()
-            rows.append({"name": f"{kind}{number}", "values": here.tolist(), "changed": moved})
-    old_uniform = before.get("ur", [0] * len(now["ur"]))
-    for number, (value, was) in enumerate(zip(now["ur"], old_uniform, strict=True)):
-        if value or value != was:
-            rows.append({"name": f"ur{number}", "values": [value], "changed": [value != was]})
+        values, old = now[kind], before.get(kind, np.zeros_like(now[kind]))
+        for number in np.flatnonzero(old.any(axis=0) | values.any(axis=0))[: 4 * _REGISTERS]:
+            here, was = (side[:, number].astype(int).tolist() for side in (values, old))
+            found.append((f"{kind}{number}", here, was))
+    uniform = zip(now["ur"], before.get("ur", [0] * len(now["ur"])), strict=True)
+    found += [(f"ur{number}", [value], [was]) for number, (value, was) in enumerate(uniform) if value or was]
+    rows = [{"name": name, "values": here, "changed": list(map(ne, here, was))} for name, here, was in found]
     rows.sort(key=lambda row: not any(row["changed"]))
     return rows[:_REGISTERS]
 

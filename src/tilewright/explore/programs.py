@@ -25,7 +25,7 @@ from tilewright.hlo import (
     report,
 )
 from tilewright.reading import open_bytes, read_stream
-from tilewright.render import bytes_text, count_text, seconds_text
+from tilewright.render import bytes_text, seconds_text
 from tilewright.render.formats import counted, place_text, ratio_text
 from tilewright.render.markup import Html, element, join, shared_asset
 from tilewright.targets import target as find_target
@@ -100,6 +100,10 @@ class _Loaded:
         """Its Pallas kernels, as they are on the target."""
         return check_kernels(self.given, target=self.report.target or _USUAL)
 
+    def concerned(self, change: Suggestion) -> Key | None:
+        """The operation to look at for a change."""
+        return next((key for key, row in self.row_of.items() if change.concerns(row)), None)
+
     def kernel_number(self, name: str) -> int | None:
         """Which of the kernels an operation is."""
         calls = [op.name for _, op in self.given.operations() if _CALL in op.attributes.get("custom_call_target", "")]
@@ -112,11 +116,8 @@ class _Loaded:
 
     @cached_property
     def shown(self) -> dict[Key, Operation]:
-        return {
-            key: op
-            for key, op in self.operations.items()
-            if op.opcode not in _LEFT_OUT and op.opcode not in _SEEN_THROUGH
-        }
+        away = _LEFT_OUT | _SEEN_THROUGH
+        return {key: op for key, op in self.operations.items() if op.opcode not in away}
 
     @cached_property
     def arrows(self) -> dict[tuple[Key, Key], int]:
@@ -198,34 +199,17 @@ def program(asked: Question) -> dict[str, Any]:
     if asked.values.get("page") is True:
         return {"html": loaded.report.to_html()}
     movement = loaded.report
-    figures = [
-        ("moved", bytes_text(movement.moved_bytes), f"by {counted(len(movement.ranked()), 'operation')}"),
-        ("free", count_text(movement.bitcasts), f"bitcasts among {counted(len(movement.rows), 'operation')}"),
-        ("padding", bytes_text(movement.wasted_bytes), f"in {counted(len(movement.wasteful()), 'tensor')}"),
-    ]
-    if movement.peak is not None:
-        figures.append(("peak", bytes_text(movement.peak.padded_bytes), movement.peak.shares))
-    if movement.time is not None:
-        moving = f"{seconds_text(movement.modelled_us / 1e6)} of it moves data"
-        figures.append(("modelled step", seconds_text(movement.time.device_us / 1e6), moving))
+    changes = movement.suggestions[:_MOST_CHANGES]
     return {
         "name": movement.program,
         "kind": {"hlo": "HLO", "stablehlo": "StableHLO"}[movement.kind],
         "target": movement.target,
         "layouts": f"predicted for {movement.target}" if movement.predicted else "the dump's own",
         "targets": [name for name in target_names() if _takes_programs(name)],
-        "figures": figures,
+        "figures": [(card.label, card.value, card.note) for card in movement.figures()],
         "notes": list(movement.notes),
-        "changes": [_change_json(loaded, change) for change in movement.suggestions[:_MOST_CHANGES]],
+        "changes": [{"saved": each.saved, "says": each.words, "key": loaded.concerned(each)} for each in changes],
     }
-
-
-def _change_json(loaded: _Loaded, change: Suggestion) -> dict[str, Any]:
-    """A change that pays: what it saves, what to do, and the operation to look at."""
-    saved = seconds_text(change.saved_us / 1e6) if change.saved_us else bytes_text(change.saved_bytes)
-    key = next((key for key, row in loaded.row_of.items() if change.concerns(row)), None)
-    where = f"{place_text(change.source)}: " if change.source else ""
-    return {"saved": saved, "says": f"{where}{change.what or change.op}: {change.how}", "key": key}
 
 
 def _takes_programs(name: str) -> bool:
@@ -244,11 +228,8 @@ def graph(asked: Question) -> dict[str, Any]:
     inside = {key: place for key, place in fold.items() if place[: len(path)] == path}
     if not inside:
         raise UsageError(f"no operations under {' / '.join(path) or 'this program'}")
-    while True:  # a level with one group and nothing else says nothing
-        names = {place[len(path)] if len(place) > len(path) else None for place in inside.values()}
-        if len(names) > 1 or None in names:
-            break
-        path = (*path, *(name for name in names if name is not None))
+    while len(level := {place[len(path) : len(path) + 1] for place in inside.values()}) == 1 and () not in level:
+        path = (*path, *level.pop())  # a level with one group and nothing else says nothing
     nodes, node_of = _nodes(loaded, inside, len(path))
     edges: Counter[tuple[str, str]] = Counter()  # between nodes of the level; "" is what lies outside of it
     for (start, end), count in loaded.arrows.items():
@@ -319,18 +300,13 @@ def _cost(seconds: float, moved: int) -> str:
 
 def _row_json(key: Key, row: MovementRow) -> dict[str, Any]:
     first = row.from_layout if not row.from_layout.startswith("(") else ""
-    return {
+    return {name: getattr(row, name) for name in ("name", "op", "category", "reason", "runs")} | {
         "key": list(key),
-        "name": row.name,
-        "op": row.op,
-        "category": row.category,
         "cost": _cost((row.modelled_us or 0.0) / 1e6, row.total_bytes) or ("free" if row.bitcast else ""),
-        "reason": row.reason,
         "from": first or row.from_short,
         "to": row.to_layout,
         "comparable": bool(first) and row.op in ("copy", "reshape", "bitcast"),
         "source": place_text(row.source),
-        "runs": row.runs,
         "padding": ratio_text(row.padding_ratio),
     }
 
@@ -347,11 +323,8 @@ def operation(asked: Question) -> dict[str, Any]:
     lines = [line[:_WIDEST_LINE] for line in loaded.lines[first : op.line + _AROUND]]
     feeds = [list(end) for start, end in loaded.arrows if start == key][:20]
     fed_by = [list(start) for start, end in loaded.arrows if end == key][:20]
-    return {
+    return {name: getattr(op, name) for name in ("name", "opcode", "shape")} | {
         "key": list(key),
-        "name": op.name,
-        "opcode": op.opcode,
-        "shape": op.shape,
         "framework": op.op_name,
         "path": loaded.program.path(computation),
         "text": {"first": first + 1, "at": op.line, "lines": lines},
@@ -384,7 +357,7 @@ def kernel(asked: Question) -> dict[str, Any]:
         "steps": steps,
         "step": step,
         "target": loaded.report.target or _USUAL,
-        "targets": [name for name in target_names() if name.startswith("tpu-") and _takes_programs(name)],
+        "targets": [name for name in target_names() if name.startswith("tpu-")],
         "sections": [
             (name, heading, _markup(blocks)) for name, heading, blocks in check.sections(step if steps else None)
         ],

@@ -227,9 +227,7 @@ class Explorer:
         """A question as JSON and its answer: ``{"value": ...}``, or ``{"error": ...}`` with what, where and how."""
         question = request.path_params["question"]
         raw = await _body(request, MOST_QUESTION)
-        if question == "source":
-            return JSONResponse(self._source(raw))
-        if question not in QUESTIONS:
+        if question not in QUESTIONS and question != "source":
             return _error("no such question")
         if raw is None:
             return _error(f"the question is longer than {MOST_QUESTION >> 20} MiB; drop the text as a file")
@@ -239,6 +237,8 @@ class Explorer:
             return _error("not JSON")
         if not isinstance(values, dict):
             return _error("not an object")
+        if question == "source":  # of a file that was given with the program: its name is looked up, never opened
+            return JSONResponse({"value": self.sources.get(str(values.get("name")))})
         path = self.files.get(str(values["file"])) if values.get("file") else None
         if values.get("file") and path is None:
             return _error("this file is not here any more; drop it again", gone=True)
@@ -252,13 +252,6 @@ class Explorer:
             if await request.is_disconnected():
                 raise ClientDisconnect
             return await to_thread.run_sync(ask)
-
-    def _source(self, raw: bytes | None) -> dict[str, Any]:
-        """The text of a source file that was given with the program; its name is looked up, never opened."""
-        try:
-            return {"value": self.sources.get(json.loads(raw or b"")["name"])}
-        except (ValueError, RecursionError, TypeError, KeyError):
-            return {"error": {"what": "not a name"}}
 
     async def _drop(self, request: Request) -> Response:
         raw = await _body(request, MOST_DROPPED)

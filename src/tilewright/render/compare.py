@@ -18,14 +18,21 @@ _VERDICTS = {"good": "better", "bad": "worse"}
 
 
 def value_at(value: Any, path: str) -> Any:
-    """The value at a path of keys in nested tables; None where it ends before.
+    """The value at a path of keys in nested tables; None where it ends before. ``*`` is every row of a list or entry
+    of a table: a list of the values there are, or None for none.
 
     >>> value_at({"memory": {"need": 4}}, "memory.need"), value_at({"memory": None}, "memory.need")
     (4, None)
+    >>> value_at({"stacks": [{"wait": 2}, {}, {"wait": 3}]}, "stacks.*.wait")
+    [2, 3]
     """
-    for key in path.split("."):
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return value
+    key, _, rest = path.partition(".")
+    if key == "*":
+        inside = value.values() if isinstance(value, Mapping) else value or ()
+        found = [value_at(each, rest) if rest else each for each in inside]
+        return [each for each in found if each is not None] or None
+    value = value.get(key) if isinstance(value, Mapping) else None
+    return value_at(value, rest) if rest else value
 
 
 @dataclass(frozen=True)

@@ -54,35 +54,32 @@ class Drawing:
         self, x: float, y: float, width: float, height: float, style: str, *, tip: str = "", radius: float = 0
     ) -> None:
         """A rectangle; ``tip`` shows on hover."""
-        inner = (element("title", tip),) if tip else ()
-        self._parts.append(_rect(x, y, width, height, inner, class_=style, rx=radius or None))
+        of = {"x": x, "y": y, "width": width, "height": height}
+        self._parts.append(element("rect", *_title(tip), **of, class_=style, rx=radius or None))
 
     def padding(self, x: float, y: float, width: float, height: float, *, tip: str = "") -> None:
         """A hatched rectangle: memory that holds no element."""
         self._hatched = True
-        inner = (element("title", tip),) if tip else ()
-        self._parts.append(_rect(x, y, width, height, (), class_="cell pad"))
-        self._parts.append(_rect(x, y, width, height, inner, fill=f"url(#{self._hatch})"))
+        of = {"x": x, "y": y, "width": width, "height": height}
+        self._parts.append(element("rect", **of, class_="cell pad"))
+        self._parts.append(element("rect", *_title(tip), **of, fill=f"url(#{self._hatch})"))
 
     def line(self, x1: float, y1: float, x2: float, y2: float, style: str) -> None:
         """A straight line."""
         self._parts.append(element("line", x1=x1, y1=y1, x2=x2, y2=y2, class_=style))
 
-    def polyline(self, points: Iterable[tuple[float, float]], style: str) -> None:
+    def polyline(self, points: Iterable[tuple[float, float]], style: str, shape: str = "polyline") -> None:
         """A line through the points."""
         path = " ".join(f"{number(x)},{number(y)}" for x, y in points)
-        self._parts.append(element("polyline", points=path, class_=style))
+        self._parts.append(element(shape, points=path, class_=style))
 
     def polygon(self, points: Iterable[tuple[float, float]], style: str) -> None:
         """A closed shape."""
-        path = " ".join(f"{number(x)},{number(y)}" for x, y in points)
-        self._parts.append(element("polygon", points=path, class_=style))
+        self.polyline(points, style, "polygon")
 
     def circle(self, x: float, y: float, radius: float, style: str, *, tip: str = "") -> None:
         """A dot."""
-        inner = element("title", tip) if tip else ""
-        markup = f'<circle cx="{number(x)}" cy="{number(y)}" r="{number(radius)}" class="{style}">{inner}</circle>'
-        self._parts.append(Html(markup))
+        self._parts.append(element("circle", *_title(tip), cx=x, cy=y, r=radius, class_=style))
 
     def text(self, x: float, y: float, text: str, style: str = "", *, anchor: Anchor = "start") -> None:
         """Text with its baseline at ``y``."""
@@ -91,37 +88,24 @@ class Drawing:
 
     def svg(self) -> Html:
         """The drawing as a document of its own, which a page may also hold as it is."""
-        head = [element("title", self._title)]
+        size: dict[str, float] = {"width": self.width, "height": self.height}
+        box, head = f"0 0 {number(self.width)} {number(self.height)}", [element("title", self._title)]
         if self._description:
             head.append(element("desc", self._description))
         head.append(element("style", Html(shared_asset("figure.css"))))
         if self._hatched:
-            head.append(element("defs", _hatch(self._hatch)))
+            stroke = element("path", d="M-1 5L5 -1M-1 11L11 -1M5 11L11 5", class_="hatch")
+            hatch = element("pattern", stroke, id=self._hatch, width=10, height=10, patternUnits="userSpaceOnUse")
+            head.append(element("defs", hatch))
         if self._ground:
-            head.append(_rect(0, 0, self.width, self.height, (), class_="ground"))
-        return element(
-            "svg",
-            *head,
-            Html("\n"),
-            join(self._parts, Html("\n")),
-            Html("\n"),
-            xmlns="http://www.w3.org/2000/svg",
-            class_="tw",
-            viewBox=f"0 0 {number(self.width)} {number(self.height)}",
-            width=self.width,
-            height=self.height,
-            role="img",
-        )
+            head.append(element("rect", x=0, y=0, **size, class_="ground"))
+        inside, space = [*head, "\n", join(self._parts, "\n"), "\n"], "http://www.w3.org/2000/svg"
+        return element("svg", *inside, xmlns=space, class_="tw", viewBox=box, **size, role="img")
 
 
-def _rect(x: float, y: float, width: float, height: float, inner: Sequence[Html], **looks: str | float | None) -> Html:
-    place = element("rect", x=x, y=y, width=width, height=height, **looks)
-    return Html(f"{place[:-2]}>{join(inner)}</rect>") if inner else place
-
-
-def _hatch(name: str) -> Html:
-    stroke = element("path", d="M-1 5L5 -1M-1 11L11 -1M5 11L11 5", class_="hatch")
-    return element("pattern", stroke, id=name, width=10, height=10, patternUnits="userSpaceOnUse")
+def _title(tip: str) -> Sequence[Html]:
+    """What shows on hover, inside a shape."""
+    return (element("title", tip),) if tip else ()
 
 
 _COLOURS = 4
@@ -165,19 +149,15 @@ def bar_chart(
     for row, (bar, label, total) in enumerate(zip(bars, labels, totals, strict=True)):
         y = top + 24 * row
         drawing.text(left - 8, y + 15, label, anchor="end")
-        end = _bar(drawing, bar, left, y + 4, scale, kind, parts)
-        drawing.text(end + 7, y + 15, total, "soft")
+        x = left
+        for index, part in enumerate(bar.parts):
+            length, name = max(0.0, part) * scale, f"{parts[index]}: " if index < len(parts) else ""
+            tip = f"{bar.label}: {name}{format_value(part, kind)}"
+            drawing.rect(x, y + 4, length, 15, f"bar s{index % _COLOURS}", tip=tip)
+            x += length
+        drawing.text(x + 7, y + 15, total, "soft")
     drawing.line(left, top, left, top + 24 * len(bars), "axis")
     return element("figure", element("figcaption", title), drawing.svg())
-
-
-def _bar(drawing: Drawing, bar: Bar, x: float, y: float, scale: float, kind: Kind, names: Sequence[str]) -> float:
-    for index, part in enumerate(bar.parts):
-        length = max(0.0, part) * scale
-        name = f"{names[index]}: " if index < len(names) else ""
-        drawing.rect(x, y, length, 15, f"bar s{index % _COLOURS}", tip=f"{bar.label}: {name}{format_value(part, kind)}")
-        x += length
-    return x
 
 
 def column_chart(series: Sequence[Curve], *, title: str, x_label: str = "", y_label: str = "") -> Html:

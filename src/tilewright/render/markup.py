@@ -90,7 +90,7 @@ def element(name: str, /, *children: str, **attributes: str | float | bool | Non
     '<td class="number" data-sort="3">a&lt;b</td>'
     """
     opening = "".join([f"<{name}", *(_attribute(key, value) for key, value in attributes.items())])
-    if name in _EMPTY:
+    if name in _EMPTY and not children:
         return Html(f"{opening}/>")
     return Html(f"{opening}>{join(children)}</{name}>")
 

@@ -128,14 +128,12 @@ class Card:
 
 def cards(figures: Sequence[Card]) -> Html:
     """Key figures in a row that wraps."""
-    return element("div", *(_card(figure) for figure in figures), class_="cards")
-
-
-def _card(figure: Card) -> Html:
-    parts = [element("dt", figure.label), element("dd", figure.value, class_="value")]
-    if figure.note:
-        parts.append(element("dd", figure.note, class_="note"))
-    return element("dl", *parts, class_=f"card {figure.tone}")
+    shown = []
+    for figure in figures:
+        note = [element("dd", figure.note, class_="note")] if figure.note else []
+        parts = element("dt", figure.label), element("dd", figure.value, class_="value"), *note
+        shown.append(element("dl", *parts, class_=f"card {figure.tone}"))
+    return element("div", *shown, class_="cards")
 
 
 @dataclass(frozen=True)

@@ -122,18 +122,13 @@ def _cell(column: Column, value: object) -> Html:
     text = _cell_text(column, value)
     if column.kind in _LEFT:
         return element("td", text, class_="short" if len(text) <= _SHORT else None)
-    return element("td", text, class_="number", data_sort=_sort_key(value))
+    key: Any = value.key if isinstance(value, Sortable) else None if isinstance(value, str) else value
+    return element("td", text, class_="number", data_sort="" if key is None else repr(float(key)))
 
 
 def _cell_text(column: Column, value: object) -> Html:
     text = value if isinstance(value, Html) else escape(format_value(value, column.kind))
     return element("code", text) if column.kind == "code" and value is not None else text
-
-
-def _sort_key(value: object) -> str:
-    if isinstance(value, Sortable):
-        return "" if value.key is None else repr(float(value.key))
-    return "" if value is None or isinstance(value, str) else repr(float(value))  # type: ignore[arg-type]
 
 
 def print_table(

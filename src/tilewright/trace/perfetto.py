@@ -164,13 +164,10 @@ class _Writer:
         return self._track((track, row), describe)
 
 
-def _annotate(annotation: Any, label: str, value: int | float | str | bool) -> None:
+def _annotate(annotation: Any, label: str, value: Any) -> None:
     annotation.name = label
-    if isinstance(value, bool):
-        annotation.bool_value = value
-    elif isinstance(value, str):
-        annotation.string_value = value
-    elif isinstance(value, float):
-        annotation.double_value = value
-    else:
-        annotation.int_value = operator.index(value)
+    for kind, field in ((bool, "bool_value"), (str, "string_value"), (float, "double_value")):
+        if isinstance(value, kind):
+            setattr(annotation, field, value)
+            return
+    annotation.int_value = operator.index(value)

@@ -84,10 +84,8 @@ class _PlaneReader:
                 self.lines.append(_message(value))
             elif number in (4, 5):  # entries of maps from numbers
                 entry = dict(protobuf_fields(_message(value)))
-                key, fields = (
-                    int(_number(entry.get(1, 0))),
-                    list(protobuf_fields(_message(entry.get(2, memoryview(b""))))),
-                )
+                key, inner = int(_number(entry.get(1, 0))), _message(entry.get(2, memoryview(b"")))
+                fields = list(protobuf_fields(inner))
                 texts = {n: _text(v) for n, v in fields if n in ((2, 4) if number == 4 else (2,))}
                 if number == 5:
                     self.statistics[key] = texts.get(2, "")
@@ -105,23 +103,15 @@ class _PlaneReader:
         return XLine(texts.get(2, ""), texts.get(11, ""), events)
 
     def _event(self, raw: memoryview, line_start: int) -> XEvent:
-        kind, offset, picoseconds, count, own = 0, 0, 0, 1, list[memoryview]()
+        own, numbers = list[memoryview](), {1: 0, 2: 0, 3: 0, 5: 1}  # kind, offset, picoseconds, how often
         for number, value in protobuf_fields(raw):
             if number == 4:
                 own.append(_message(value))
-            elif not isinstance(value, int):
-                continue
-            elif number == 1:
-                kind = value
-            elif number == 2:
-                offset = value
-            elif number == 3:
-                picoseconds = value
-            elif number == 5:
-                count = value
-        name, display, shared = self.kinds.get(kind, ("", "", []))
+            elif isinstance(value, int):
+                numbers[number] = value
+        name, display, shared = self.kinds.get(numbers[1], ("", "", []))
         stats = dict(map(self._statistic, [*shared, *own])) if self.stats else {}
-        return XEvent(name, display, line_start + offset, picoseconds, count, stats)
+        return XEvent(name, display, line_start + numbers[2], numbers[3], numbers[5], stats)
 
     def _statistic(self, raw: memoryview) -> tuple[str, str | int | float]:
         name = ""

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -38,13 +39,7 @@ class StackOptions:
 
 
 def diagnose(
-    file: Annotated[
-        str | None,
-        Argument(
-            help="Counters (.toml or .json, such as `embed plan --json` or a run's report.json), a profile (a folder, "
-            ".xplane.pb, .trace.json.gz), or a log."
-        ),
-    ] = None,
+    file: Annotated[str | None, Argument(help="Counters (.toml; .json of a plan or run), a profile, or a log.")] = None,
     counters: Annotated[str | None, "Measured counters (.toml, .json or a profile) on top of what a log says."] = None,
     limits: Annotated[str | None, "The limits file in use, over those of --config. None: the log's maxima."] = None,
     *,
@@ -76,7 +71,7 @@ def diagnose(
             known = replace(known, sparsecore=known.knobs.with_flags(init_args)[0])
     elif file is not None:
         setup = of.configured(narrow_packing=narrow_packing)
-        setup = model.settled(setup, file, rows, limits, of.batch, free=of.config is None)
+        setup = model.settled(setup, of, file, rows, limits)
         knobs, _ = setup.sparsecore.with_flags(init_args or "")
         known = _of_log(replace(setup, sparsecore=knobs), file, limits, bad_ids, rows)
     if counters is not None:
@@ -94,13 +89,10 @@ def _of_log(setup: embed.EmbedConfig, file: str, limits: str | None, bad_ids: st
     bounds = None if limits is None else embed.read_limits(limits, setup.topology)
     log, total = model.batches(setup, file, rows)
     with model.options_named(), progress("batches", total) as advance:
-        counters = embed.log_counters(
-            (part.features for part in log), setup, bounds, bad_ids=bad_ids, progress=lambda n: advance(n, total)
-        )
-    remark(
-        f"{file}: {counted(counters.steps or 0, 'batch', 'batches')} on {counters.shards} SparseCores ({setup.target})"
-    )
-    return counters
+        inputs = (part.features for part in log)
+        found = embed.log_counters(inputs, setup, bounds, bad_ids=bad_ids, progress=lambda n: advance(n, total))
+    remark(f"{file}: {counted(found.steps or 0, 'batch', 'batches')} on {found.shards} SparseCores ({setup.target})")
+    return found
 
 
 def explain_error(error: Error, stack: StackOptions, to: Json) -> None:
@@ -127,10 +119,8 @@ def explained(argument: str, explain: Callable[[str], T]) -> T:
 
 
 def explanation_text(explanation: embed.ErrorExplanation) -> str:
-    program = {"forward": "lookup", "backward": "update", "host": "preprocessing on the host"}.get(
-        explanation.program, "program"
-    )
-    head = ", ".join(filter(None, (explanation.target, program)))
+    programs = {"forward": "lookup", "backward": "update", "host": "preprocessing on the host"}
+    head = ", ".join(filter(None, (explanation.target, programs.get(explanation.program, "program"))))
     lines = [f"{head} ({explanation.basis}): {explanation.meaning}"]
     lines += [f"  {name}: {value:,}" for name, value in explanation.figures.items()]
     lines += ["what to change:", *(f"  - {line}" for line in explanation.advice)]
@@ -154,8 +144,7 @@ def check(
     """
     setup = model.with_stacking(of.configured(narrow_packing=narrow_packing), stacking)
     bounds = _limits(limits, setup, file)
-    setup = model.settled(setup, file, rows, limits, of.batch, free=of.config is None)
-
+    setup = model.settled(setup, of, file, rows, limits)
     stacked, where = setup.stacking(), limits or "--config"
     if other := [name for name in bounds if name not in stacked.stacks]:
         how = f"the stacks are {', '.join(stacked.stacks)}: plan again for this model, batch and topology"
@@ -166,9 +155,8 @@ def check(
     with model.options_named(), progress("batches", total) as advance:
         inputs = (part.features for part in log)
         knobs = setup.sparsecore if of.config is not None else None
-        checked = embed.check_batches(
-            inputs, stacked, bounds, knobs, bad_ids, lambda n: advance(n, total), setup.narrow
-        )
+        told = partial(advance, total=total)
+        checked = embed.check_batches(inputs, stacked, bounds, knobs, bad_ids, told, setup.narrow)
     diagnosis = embed.diagnose(embed.check_counters(checked, stacked, setup.target))
     value = {**checked.to_json(), "findings": [finding.to_json() for finding in diagnosis.findings]}
     deliver(Answer(lambda: value, lambda: _lines(checked, diagnosis)), to)
@@ -211,22 +199,14 @@ def _lines(checked: embed.Check, diagnosis: embed.Diagnosis) -> Iterator[Line]:
 
 
 def stats(
-    source: Annotated[
-        str,
-        Argument(
-            help="FDO statistics of jax-tpu-embedding (.npz, .csv or their folder), a limits file or a TorchRec plan "
-            "(.json); with --config a log."
-        ),
-    ],
+    source: Annotated[str, Argument(help="FDO statistics, limits or a TorchRec plan (.json); with --config a log.")],
     config: Annotated[str | None, "The model (TOML): count SOURCE, a log; or put its plan beside TorchRec's."] = None,
     batch: model.Batch = None,
     rows: model.Rows = 0,
     bad_ids: model.BadIds = "error",
     *,
     to: Annotated[
-        Output,
-        Files(".npz", ".csv", ".json", ".torchrec.json", stdout=False),
-        "Write .npz or .csv (FDO), .json (limits), .torchrec.json (a sharding plan).",
+        Output, Files(".npz FDO", ".csv FDO", ".json limits", ".torchrec.json a sharding plan", stdout=False)
     ],
 ) -> None:
     """Read or count what partitions hold, and write it for jax-tpu-embedding, for training here, or for TorchRec.
@@ -235,11 +215,10 @@ def stats(
     """
     if config is None and to.suffix == ".torchrec.json":
         raise UsageError("a sharding plan is of a model", where=to.path or "", how="name the model with --config")
-    if source.endswith(".json"):
-        value = read_file(source, "JSON")
-        if isinstance(value, dict) and isinstance(value.get("plan"), dict):
-            deliver(_torchrec(source, config, to.path), to)
-            return
+    value = read_file(source, "JSON") if source.endswith(".json") else None
+    if isinstance(value, dict) and isinstance(value.get("plan"), dict):
+        deliver(_torchrec(source, config, to.path), to)
+        return
     setup = None if config is None else model.ModelOptions(config, batch=batch).configured()
     measured = _measured(source, setup, rows, bad_ids)
     facts: dict[str, Any] = {"source": Path(source).name}

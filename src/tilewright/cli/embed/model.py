@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 from typing import Annotated, Any
 
 from typer import Option
@@ -15,15 +15,11 @@ from tilewright import embed
 from tilewright.errors import UsageError
 from tilewright.render.delivery import remark
 
-Batch = Annotated[int | None, "Samples of a batch (the limits file's, else the model's, else 4096)."]
+Batch = Annotated[int | None, "Samples of a batch on all chips, over the limits file's and the model's (4096)."]
 TableStacking = Annotated[bool | None, "--stacking/--no-stacking", "Stack tables, over the file's (stack)."]
-NarrowPacking = Annotated[
-    bool | None, "--narrow-packing/--no-narrow-packing", "Rows of 1 to 4 floats share lines, over the file's."
-]
+NarrowPacking = Annotated[bool | None, "--narrow-packing/--no-narrow-packing", "Rows of up to 4 floats share lines."]
 BadIds = Annotated[str, "Ids outside a table: error, clip or drop."]
-InitArgs = Annotated[
-    str | None, Option(envvar="LIBTPU_INIT_ARGS", help="Flags in use already: the guide's knobs among them count.")
-]
+InitArgs = Annotated[str | None, Option(envvar="LIBTPU_INIT_ARGS", help="Flags in use, the guide's knobs among them.")]
 Rows = Annotated[int, "Rows of the log to read at most (0: all)."]
 
 
@@ -102,10 +98,9 @@ def generated(config: embed.EmbedConfig, rows: int) -> Iterator[embed.LogBatch]:
     """Batches of a generated click log for Criteo's tables."""
     if len(config.features) != 26:
         raise UsageError("no log", how="name a file: only Criteo's 26 tables have a generated one")
-    vocabs = [feature.table.vocab for feature in config.features]
-    names = [feature.name for feature in config.features]
-    for clicks in embed.synthetic_criteo(0, rows or 16 * config.batch, vocabs).batches(config.batch):
-        yield embed.LogBatch(len(clicks), dict(config.counted(dict(zip(names, clicks.features().values())))))
+    vocabs = {feature.name: feature.table.vocab for feature in config.features}
+    for clicks in embed.synthetic_criteo(0, rows or 16 * config.batch, [*vocabs.values()]).batches(config.batch):
+        yield embed.LogBatch(len(clicks), dict(config.counted(dict(zip(vocabs, clicks.features().values())))))
 
 
 def fitted(config: embed.EmbedConfig, files: str | Sequence[str] | None, rows: int) -> embed.EmbedConfig:
@@ -124,24 +119,20 @@ def fitted(config: embed.EmbedConfig, files: str | Sequence[str] | None, rows: i
     return replace(config, batch=fits)
 
 
-def settled(
-    config: embed.EmbedConfig, file: str, rows: int, limits: str | None, batch: int | None, free: bool
-) -> embed.EmbedConfig:
-    """The model with its batch: ``batch``, else what the limits file was learnt with, else the model's; and with the
-    rotation and the hot rows of the limits file.
-
-    ``free``: nobody chose one, so a log shorter than a batch is one batch, as a plan takes it.
+def settled(config: embed.EmbedConfig, of: ModelOptions, file: str, rows: int, limits: str | None) -> embed.EmbedConfig:
+    """The model with its batch: that of ``of``, else what the limits file was learnt with, else the model's; and with
+    the rotation and the hot rows of the limits file. Where nobody chose one, a log shorter than a batch is one batch.
     """
     learnt = None
     if limits is not None:
         learnt_limits = embed.LimitsFile(limits)
         config, learnt = config.under(learnt_limits), learnt_limits.batch
     if learnt is None:
-        return fitted(config, file, rows) if free and batch is None else config
+        return fitted(config, file, rows) if of.config is None and of.batch is None else config
     if learnt == config.batch:
         return config
-    if batch is not None:
-        remark(f"{limits}: learnt with batches of {learnt}, these are of {batch}, whose partitions are others")
+    if of.batch is not None:
+        remark(f"{limits}: learnt with batches of {learnt}, these are of {of.batch}, whose partitions are others")
         return config
     remark(f"{limits}: learnt with batches of {learnt}, which are taken here; --batch sets another")
     config.topology.check_batch(learnt, "--batch")
@@ -169,11 +160,7 @@ def batches(
     total = sum(known) if len(known) == len(logs) else None
     if rows:
         total = rows // config.batch if total is None else min(total, rows // config.batch)
-    parts = (
-        replace(part, day=part.day or log.path) if len(logs) > 1 else part
-        for log in logs
-        for part in _whole(log, config)
-    )
+    parts = chain.from_iterable(_whole(log, config, "" if len(logs) == 1 else log.path) for log in logs)
     return islice(parts, rows // config.batch if rows else None), total or None
 
 
@@ -183,15 +170,14 @@ def say_collisions(config: embed.EmbedConfig, files: Sequence[str] | None) -> No
         return
     import numpy as np
 
-    log = islice(embed.read_log(files[0], config.in_log, config.batch, config.columns), _LOOKED_AT)
+    rules = config.hashed.hashes
     seen: dict[str, list[Any]] = {}
-    for part in log:
-        for feature in config.in_log:
-            if feature.table.name in config.hashed.hashes:
-                raw = part.features[feature.name]
-                seen.setdefault(feature.table.name, []).append(np.unique(raw[0] if isinstance(raw, tuple) else raw))
+    for part in islice(embed.read_log(files[0], config.in_log, config.batch, config.columns), _LOOKED_AT):
+        for feature in (each for each in config.in_log if each.table.name in rules):
+            raw = part.features[feature.name]
+            seen.setdefault(feature.table.name, []).append(np.unique(raw[0] if isinstance(raw, tuple) else raw))
     for name, ids in seen.items():
-        rule = config.hashed.hashes[name]
+        rule = rules[name]
         found = rule.collisions(np.concatenate(ids))
         share = f"{found.sharing / found.ids:.1%} share a row with another, {found.alike / found.ids:.2%} all"
         remark(f"{name}: {found.ids:,} distinct ids in {rule.rows:,} rows by {rule.hashes} hashes: {share} of theirs")
@@ -214,7 +200,8 @@ def options_named() -> Iterator[None]:
         raise UsageError(error.what, where=error.where, how=how) from None
 
 
-def _whole(log: embed.Log, config: embed.EmbedConfig) -> Iterator[embed.LogBatch]:
+def _whole(log: embed.Log, config: embed.EmbedConfig, day: str) -> Iterator[embed.LogBatch]:
+    """The log's whole batches; ``day``: that of those whose times do not say it."""
     batch, seen, file = config.batch, 0, log.path
     for part in log:
         if part.rows < batch:
@@ -230,5 +217,5 @@ def _whole(log: embed.Log, config: embed.EmbedConfig) -> Iterator[embed.LogBatch
                 f"{file}: {', '.join(hashed)} {many} whole numbers, which are hashed as texts are; in the model, "
                 'ids = "direct" takes them as rows, ids = "hash" says that it is meant'
             )
-        yield replace(part, features=dict(config.counted(part.features)))
+        yield replace(part, features=dict(config.counted(part.features)), day=part.day or day)
         seen += batch

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,60 +28,34 @@ _MANY = 1 << 26
 """Partitions of all tables from which a log is counted as a pod's."""
 
 
-@dataclass(frozen=True)
-class _ModelOptions(model.ModelOptions):
-    batch: Annotated[int | None, "Samples of a batch on all chips together, over the file's (4096)."] = None
-
-
 def plan(
-    files: Annotated[
-        list[str] | None,
-        Argument(
-            metavar="FILE...",
-            help="Logs: .parquet (or a folder), CSV or TSV with a header, .npz, Criteo's TSV (- is stdin). "
-            "None: a generated one.",
-        ),
-    ] = None,
+    files: Annotated[list[str] | None, Argument(help="Logs: .parquet, CSV, TSV, .npz, Criteo's; - is stdin.")] = None,
     *,
-    of: _ModelOptions,
+    of: model.ModelOptions,
     quantile: Annotated[float, "Share of the partitions that the limits must hold."] = 1.0,
-    headroom: Annotated[
-        float, "Raise the limits by this share, rounded up to 8: 0.1 for days busier than the log."
-    ] = 0.0,
+    headroom: Annotated[float, "Raise the limits by this share, rounded up to 8: 0.1 for busier days."] = 0.0,
     stacking: model.TableStacking = None,
     narrow_packing: model.NarrowPacking = None,
     bad_ids: model.BadIds = "error",
     init_args: model.InitArgs = None,
     rows: Annotated[int, "Rows to read at most (0: all), or to generate."] = 0,
-    time: Annotated[
-        str | None, "The column of the rows' times, over the file's: later days judge limits of the days before."
-    ] = None,
+    time: Annotated[str | None, "The column of times, over the file's: days judge the limits of those before."] = None,
     tables: Annotated[int | None, "Plan so many tables alike without a log, by memory and uniform ids."] = None,
     rows_per_table: Annotated[int, "Rows of each of --tables."] = 1_000_000,
     ids_per_sample: Annotated[int, "Ids of a sample in each of --tables."] = 1,
-    hot: Annotated[
-        float | None, "Hold ids above this share of their table's entries on every device, as 0.01: planned apart."
-    ] = None,
-    engine: Annotated[
-        str | None, "Count in constant memory: local, or ray (Ray Data). Chosen for large pods by itself."
-    ] = None,
+    hot: Annotated[float | None, "Hold ids above this share of a table's entries, as 0.01, on every device."] = None,
+    engine: Annotated[str | None, "Count in constant memory, as large pods do: local, or ray (Ray Data)."] = None,
     workers: Annotated[int, "Processes of --engine ray (0: one a processor)."] = 0,
     apply: Annotated[
-        str | None,
-        "Findings to apply to --config, as 1 or 1,2 or all: plan again, and show before and after; -o model.toml "
-        "writes the model's file so.",
+        str | None, "Findings to apply to --config, as 1,2 or all: planned again, before and after."
     ] = None,
     flags: Annotated[bool, "Print LIBTPU_INIT_ARGS and the limits file to paste, and no plan."] = False,
-    to: Annotated[
-        Output,
-        Files(".json", ".html", ".toml", stdout=False),
-        "Write plan.html (the page), limits.json (the limits file), or with --apply model.toml.",
-    ],
+    to: Annotated[Output, Files(".json the limits file", ".html", ".toml the model, with --apply", stdout=False)],
 ) -> None:
     """Learn limits from a log, and say what its tables need on a chip.
 
-    Texts are hashed into the vocabularies. A last batch that is not full is left out; without --batch and --config a
-    log of less than a batch is planned as one batch.
+    Without a log one is generated for Criteo's tables. Texts are hashed into the vocabularies. A last batch that is not
+    full is left out; without --batch and --config a log of less than a batch is planned as one batch.
     """
     if apply is None:
         to.must_end_in(".json", ".html")
@@ -100,13 +74,8 @@ def plan(
     if hot is not None:
         setup = replace(setup, hot_rows=_hot(setup, files, hot)).checked("--hot")
     if tables is not None or engine is not None or partitions > _MANY:
-        unkept = {
-            "--quantile": quantile != 1.0,
-            "--flags": flags,
-            "-o .html": to.suffix == ".html",
-            "--time": time is not None,
-            "--apply": apply is not None,
-        }
+        unkept = {"--quantile": quantile != 1.0, "--flags": flags, "-o .html": to.suffix == ".html"}
+        unkept |= {"--time": time is not None, "--apply": apply is not None}
         if named := [option for option, is_given in unkept.items() if is_given]:
             raise UsageError(f"{named[0]} on a pod, whose partitions are not kept", how="leave it out")
         shared |= {"engine": engine or "local", "workers": workers, "ids_per_sample": ids_per_sample}
@@ -116,9 +85,9 @@ def plan(
         planned = _plan_log(setup, files, rows, shared)
     written, compared = "", None
     if apply is not None:
-        changed, written, lines_applied = _applied(setup, planned, apply, of.config)
-        applied = "\n".join(f"applied: {line}" for line in lines_applied)
-        remark(applied or "nothing to apply: no finding of this plan changes the model's file, which stays as it is")
+        changed, written, applied = _applied(setup, planned, apply, of.config)
+        nothing = "nothing to apply: no finding of this plan changes the model's file, which stays as it is"
+        remark("\n".join(applied) or nothing)
         if applied:
             before, setup = planned, model.with_stacking(changed, stacking)
             planned = _plan_log(setup, files, rows, shared)
@@ -169,7 +138,7 @@ def _applied(
             raise UsageError(f"no finding {word} that can be written", where="--apply", how=how)
         change = findings[number].change
         setup, text = setup.changed(change), setup.changed_text(text, change)
-        lines.append(f"{findings[number].bottleneck}: {findings[number].written}")
+        lines.append(f"applied: {findings[number].bottleneck}: {findings[number].written}")
     return setup, text, lines
 
 
@@ -187,9 +156,15 @@ def _plan_log(
 ) -> embed.Plan:
     log, total = model.batches(setup, files, rows)
     days: list[str] = []
+
+    def features() -> Iterator[dict[str, Any]]:
+        for part in log:
+            days.append(part.day)
+            yield part.features
+
     with model.options_named(), progress("batches", total) as advance:
         return embed.plan(
-            _noting_days(log, days),
+            features(),
             setup.features,
             setup.topology,
             stacking=setup.stacking(),
@@ -199,13 +174,6 @@ def _plan_log(
             days=days,
             **options,
         )
-
-
-def _noting_days(log: Iterator[embed.LogBatch], days: list[str]) -> Iterator[dict[str, Any]]:
-    """The features of every batch, whose day is noted as it passes."""
-    for part in log:
-        days.append(part.day)
-        yield part.features
 
 
 def _plan_pod(
@@ -257,35 +225,25 @@ def _page(
     config: str | None,
     compared: Table | None,
 ) -> str:
-    topology, found = plan.stacking.topology, diagnosis.html()
-    facts = [
-        ("target", plan.target),
-        ("chips", str(topology.chips)),
-        ("SparseCores", str(topology.sparsecores)),
-        ("batches", str(plan.batches)),
-        ("samples a batch", f"{plan.batch:,}"),
-    ]
+    topology, chips = plan.stacking.topology, plan.stacking.topology.chips
+    facts = [("target", plan.target), ("chips", str(chips)), ("SparseCores", str(topology.sparsecores))]
+    facts += [("batches", str(plan.batches)), ("samples a batch", f"{plan.batch:,}")]
     page = Page("Embedding plan", f"learnt from {source}", facts=facts)
     if compared is not None:
         page.section("applied", "What the changes brought", table(compared.columns, compared.rows))
-    page.section("findings", "What to do", plan.html("head"), found, steps(_next_steps(plan, config)))
+    target = f" --target {plan.target}" if plan.target else ""
+    of = f" --config {shlex.quote(config)}" if config else f"{target} --chips {chips} --batch {plan.batch}"
+    twice = this_command("--chips", str(2 * chips), "--json", without=["--chips"])
+    both = f"{this_command('--json')} > before.json\n{twice} > after.json\n"
+    both += "tilewright diff before.json after.json -o diff.html"
+    todo = [
+        Step("Write the limits file that the program reads.", this_command("-o", "limits.json")),
+        Step(
+            "Hold another day's log against the limits: what it costs.", f"tilewright embed check LOG limits.json{of}"
+        ),
+        Step("Compare with another plan: here twice the chips; another width, another log.", both),
+    ]
+    page.section("findings", "What to do", plan.html("head"), diagnosis.html(), steps(todo))
     page.section("plan", "The plan behind it", plan.html("body"))
     page.data("embedding-plan", value)
     return page.html()
-
-
-def _next_steps(plan: embed.Plan, config: str | None) -> list[Step]:
-    chips = plan.stacking.topology.chips
-    target = f" --target {plan.target}" if plan.target else ""
-    of = f" --config {shlex.quote(config)}" if config else f"{target} --chips {chips} --batch {plan.batch}"
-    check = f"tilewright embed check LOG limits.json{of}"
-    return [
-        Step("Write the limits file that the program reads.", this_command("-o", "limits.json")),
-        Step("Hold another day's log against the limits, and see what it costs.", check),
-        Step(
-            "Compare with another plan: here twice the chips; another width, another log.",
-            f"{this_command('--json')} > before.json\n"
-            f"{this_command('--chips', str(2 * chips), '--json', without=['--chips'])} > after.json\n"
-            "tilewright diff before.json after.json -o diff.html",
-        ),
-    ]

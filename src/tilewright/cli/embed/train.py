@@ -30,7 +30,7 @@ from tilewright.extras import need
 from tilewright.render.delivery import Answer, Form, Line, Output, deliver, remark
 from tilewright.render.drawing import Curve, line_chart
 from tilewright.render.formats import bytes_text, count_text, counted, seconds_text
-from tilewright.render.page import Card, Page, cards, paragraph
+from tilewright.render.page import Card, Page, cards
 from tilewright.render.tables import Heading, Table
 
 
@@ -38,13 +38,9 @@ from tilewright.render.tables import Heading, Table
 class Training:
     """The options that are a :class:`machine.FitJob`'s fields."""
 
-    data: Annotated[
-        str | None, "Parquet, CSV or TSV with a header, .npz, Criteo's TSV. None: a generated click log."
-    ] = None
+    data: Annotated[str | None, "Parquet, CSV or TSV with a header, .npz, Criteo's TSV. None: generated clicks."] = None
     steps: Annotated[int, "Training steps, counted from the training's start."] = 100
-    limits: Annotated[str | None, "A limits file, over the file's limits. None: learnt from the first 64 batches."] = (
-        None
-    )
+    limits: Annotated[str | None, "A limits file, over the file's. None: learnt from the first 64 batches."] = None
     renew_limits: Annotated[int, "Steps after which limits become what was seen so far (0: never)."] = 0
     headroom: Annotated[float, "Raise renewed and written limits by this share, rounded up to 8."] = 0.1
     checkpoint: Annotated[str | None, "Folder of the checkpoints. None: none is taken."] = None
@@ -52,9 +48,7 @@ class Training:
     resume: Annotated[bool, "Go on from the last checkpoint."] = False
     skip_damaged: Annotated[bool, "With --resume: from the last checkpoint that is whole."] = False
     pipelined: Annotated[bool, "Lookups, dense part and updates of three batches at once."] = False
-    detect_nan: Annotated[
-        bool, "--detect-nan/--no-detect-nan", "Stop at a loss or gradient that is not finite (stop)."
-    ] = True
+    detect_nan: Annotated[bool, "--detect-nan/--no-detect-nan", "Stop at a loss or gradient that is not finite."] = True
     scale: Annotated[float, "Given to the model's features(scale)."] = 0.01
     seed: Annotated[int, "Seed of parameters, tables and a generated log."] = 0
 
@@ -62,21 +56,13 @@ class Training:
 def train(
     model: Annotated[str, Argument(help="A model file, such as examples/dlrm.py.")],
     of: Training,
-    config: Annotated[
-        str | None, "The tables: a TOML file, as plan and check take it, in place of the model's features()."
-    ] = None,
+    config: Annotated[str | None, "A TOML file of tables, as plan takes it, instead of the model's features()."] = None,
     batch: Annotated[int | None, "Samples per step, over all chips, over the file's (512)."] = None,
-    target: Annotated[
-        str | None, "--target", "-t", "The chip whose SparseCores hold the tables, over the file's (tpu-v5p)."
-    ] = None,
+    target: Annotated[str | None, "--target", "-t", "The chip with the tables, over the file's (tpu-v5p)."] = None,
     chips: Annotated[int | None, "Number of chips, over the file's (1)."] = None,
     processes: Annotated[int, "Processes on this machine (jax.distributed), each with its share of the chips."] = 1,
     *,
-    to: Annotated[
-        Output,
-        Files(".html", ".pftrace", ".json", stdout=False),
-        "Write page.html (loss curves), trace.pftrace (the phases) or limits.json (what was asked of partitions).",
-    ],
+    to: Annotated[Output, Files(".html loss curves", ".pftrace", ".json limits as asked of partitions", stdout=False)],
 ) -> None:
     """Train a model with embedding tables, batch by batch of a log.
 
@@ -169,14 +155,13 @@ def _page(fitted: Any, in_turn: Any | None) -> str:
     job, steps = fitted.job, len(fitted.trained.losses)
     facts = [("data", fitted.source), ("samples a step", f"{job.batch:,}"), ("chips", f"{job.chips} {job.target}")]
     page = Page(f"Training of {fitted.name}", f"{steps} steps", facts=facts)
-    window = max(1, math.ceil(steps / _MOST_POINTS))
-    curves = []
-    for label, run in (("in turn", in_turn), ("pipelined" if job.pipelined else "in turn", fitted)):
-        if run is not None:
-            losses = run.trained.losses
-            starts = range(0, len(losses) - window + 1, window)
-            means = [sum(losses[start : start + window]) / window for start in starts]
-            curves.append(Curve(label, [run.first + start + (window + 1) / 2 for start in starts], means))
+    window, curves = max(1, math.ceil(steps / _MOST_POINTS)), []
+    for run in filter(None, (in_turn, fitted)):
+        losses = run.trained.losses
+        starts = range(0, len(losses) - window + 1, window)
+        means = [sum(losses[start : start + window]) / window for start in starts]
+        middles = [run.first + start + (window + 1) / 2 for start in starts]
+        curves.append(Curve("pipelined" if run.job.pipelined else "in turn", middles, means))
     title = "Loss of every step" if window == 1 else f"Loss, means of {window} steps"
     chart = line_chart(curves, title=title, x_label="step", y_label="loss", width=720, height=300)
     few, first, last = _ends(fitted)
@@ -185,13 +170,10 @@ def _page(fitted: Any, in_turn: Any | None) -> str:
         Card("examples/s", count_text(round(fitted.examples_per_second)), "on this machine"),
         Card("host hidden", f"{fitted.trained.hidden:.0%}", "of preparing the batches, behind the steps"),
     ]
-    texts = [
-        "Pipelined, gradients reach the tables two steps late, as on a TPU; in turn, each step sees all before it."
-        if in_turn is not None
-        else "The loss of each batch before it was learnt from.",
-        "The losses are computed, not modelled. The speed is this machine's and says nothing of a TPU's.",
-    ]
-    page.section("loss", "What came out", cards(figures), chart, *map(paragraph, texts))
+    late = "Pipelined, gradients reach the tables two steps late, as on a TPU; in turn, each step sees all before it."
+    what = "The loss of each batch before it was learnt from." if in_turn is None else late
+    whose = "The losses are computed, not modelled. The speed is this machine's and says nothing of a TPU's."
+    page.section("loss", "What came out", cards(figures), chart, what, whose)
     page.data("training", fitted.to_json())
     if in_turn is not None:
         page.data("training-in-turn", in_turn.to_json())
@@ -275,12 +257,10 @@ def _awaited(started: list[subprocess.Popen[bytes]], words: IO[str]) -> list[int
     while True:
         codes = [process.poll() for process in started]
         words.seek(told)
-        text = words.read()
-        whole = text[: text.rfind("\n") + 1]
-        told += len(whole.encode())
-        for line in whole.splitlines():
+        while (line := words.readline()).endswith("\n"):
+            told = words.tell()
             if line.startswith("step "):
-                print(line, file=sys.stderr)
+                remark(line.rstrip())
         ended = all(code == 0 for code in codes) or any(code is not None and code < 0 for code in codes)
         if ended or time.monotonic() > until:
             return codes
@@ -291,20 +271,19 @@ def _awaited(started: list[subprocess.Popen[bytes]], words: IO[str]) -> list[int
 
 def _tell(codes: Sequence[int | None], words: Sequence[IO[str]]) -> None:
     """Raise what ended the processes early: a signal, or their own error."""
-    killed = [(number, -code) for number, code in enumerate(codes) if code is not None and code < 0]
-    if killed:
+    if killed := [(number, -code) for number, code in enumerate(codes) if code is not None and code < 0]:
         number, by = min(killed, key=lambda each: each[1] == signal.SIGABRT)  # which is how those left behind end
         problem = f"process {number} of {len(codes)} was ended by {signal.Signals(by).name}"
         how = "finished checkpoints are as they were: go on with --resume"
         raise CheckFailed(problem, where="embed train", how=how)
-    if any(codes):
+    if (failed := next((number for number, code in enumerate(codes) if code), None)) is not None:
         lines = []
         for part in words:
             part.seek(0)
             lines += part.read().splitlines()
-        first = f"tilewright: process {[bool(code) for code in codes].index(True)} failed"
-        print(next((line for line in lines if line.startswith("tilewright: ")), first), file=sys.stderr)
-        raise Exit(next(code for code in codes if code))
+        said = f"tilewright: process {failed} failed"
+        remark(next((line for line in lines if line.startswith("tilewright: ")), said))
+        raise Exit(codes[failed] or 1)
 
 
 # Tables for serving.
@@ -338,9 +317,7 @@ def export(
 def quantise(
     model: Annotated[str, Argument(help="The model file the checkpoint was trained with.")],
     checkpoint: Annotated[str, "A folder of checkpoints."],
-    data: Annotated[
-        str | None, "A log to judge by, not the one it was trained on. None: a generated click log."
-    ] = None,
+    data: Annotated[str | None, "A log to judge by, not the one it was trained on. None: generated clicks."] = None,
     step: _Step = None,
     dtype: _Dtype = "int8",
     scale_per: _ScalePer = "row",
@@ -357,7 +334,15 @@ def quantise(
     job = machine.QuantiseJob(model, checkpoint, data, step, dtype, scale_per, out, rows, batch, scale, seed)
     with progress("quantise") as advance:
         made = machine.quantise(job, lambda stage: advance(0, None, stage))
-    deliver(Answer(made.to_json, lambda: _judged_lines(made)), to)
+    before, after = made.before, made.after
+
+    def lines() -> Iterator[Line]:
+        yield from _tables_lines(made.exported)
+        change = after.auc / before.auc - 1
+        yield f"AUC of {made.rows:,} rows: {before.auc:.3f} before, {after.auc:.3f} after ({change:+.3%})"
+        yield f"loss: {before.loss:.3f} before, {after.loss:.3f} after"
+
+    deliver(Answer(made.to_json, lines), to)
     if out is not None and not to.as_json:
         remark(f"wrote {out}")
 
@@ -371,11 +356,3 @@ def _tables_lines(made: embed.Exported) -> Iterator[Line]:
         for t in made.tables
     ]
     yield Table(headings, rows)
-
-
-def _judged_lines(made: Any) -> Iterator[Line]:
-    yield from _tables_lines(made.exported)
-    before, after = made.before, made.after
-    change = after.auc / before.auc - 1
-    yield f"AUC of {made.rows:,} rows: {before.auc:.3f} before, {after.auc:.3f} after ({change:+.3%})"
-    yield f"loss: {before.loss:.3f} before, {after.loss:.3f} after"

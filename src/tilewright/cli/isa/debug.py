@@ -22,7 +22,7 @@ from tilewright.render.delivery import Answer, Form, Line, Output, deliver, rema
 from tilewright.render.drawing import Bar, bar_chart
 from tilewright.render.formats import Kind, count_text, percent_text
 from tilewright.render.markup import Html
-from tilewright.render.page import Card, Page, Step, cards, paragraph, steps
+from tilewright.render.page import Card, Page, Step, cards, steps
 from tilewright.render.tables import Table, table
 
 _LEAVE = ("quit", "q", "exit")
@@ -51,16 +51,10 @@ def step(
     if typed:
         _read_commands(debugger)
         return 0
-    lines = execute.split(";") if execute is not None else sys.stdin
-    return _run_commands(debugger, (line.strip() for line in lines if line.strip()), as_json)
-
-
-def _run_commands(debugger: isa.Debugger, lines: Iterator[str], as_json: bool) -> int:
-    """Run the commands, show each with its answer; the exit code."""
-    understood = True
+    lines, understood = execute.split(";") if execute is not None else sys.stdin, True
     if not as_json:
         show([debugger.where()])
-    for line in lines:
+    for line in filter(None, map(str.strip, lines)):
         leaving = line in _LEAVE
         said: dict[str, Any] = {"ok": True, "text": "", "value": None}
         said |= {} if leaving else vars(debugger.answer(line))
@@ -126,9 +120,7 @@ def _read_commands(debugger: isa.Debugger) -> None:
 
 
 def explain(
-    source: Annotated[
-        str, Argument(metavar="TEXT|FILE[:LINE]", help="An instruction, a program, or one line of a program.")
-    ],
+    source: Annotated[str, Argument(metavar="TEXT|FILE[:LINE]", help="An instruction, a program, or a line of one.")],
     segment: Annotated[str | None, "--segment s8[24,200]", "What B of an mm is like, as it is stored."] = None,
     columns: Annotated[int | None, Option(min=1, help="Columns of an mm, as setmm would say.")] = None,
     rows: Annotated[int | None, Option(min=1, help="Rows of an mm, as setmm would say.")] = None,
@@ -218,16 +210,10 @@ def profile(
     misses: Annotated[bool, "Draw the L1 misses of mm instead of all accesses."] = False,
     top: Annotated[int, Option(min=0, help="Only so many instructions, the most cycles first; 0: all.")] = 0,
     every_pe: machine.EveryPe = False,
-    pe: Annotated[
-        int | None, Option(min=0, help="With --every-pe: this element's lines and heat, not all together.")
-    ] = None,
+    pe: Annotated[int | None, Option(min=0, help="With --every-pe: lines and heat of this one, not of all.")] = None,
     settings: machine.Settings = None,
     *,
-    to: Annotated[
-        Output,
-        Files(".csv", ".svg", ".html", ".json"),
-        "FILE.svg: the picture of --heat; FILE.html: all on a page; FILE.json, FILE.csv: all numbers.",
-    ],
+    to: Annotated[Output, Files(".csv a line each", ".svg the picture of --heat", ".html", ".json")],
 ) -> int:
     """Count a run instruction by instruction: times, cycles and why, lines, misses; draw a tensor's lines."""
     if to.suffix == ".svg" and heat is None:
@@ -281,14 +267,14 @@ def _lines(profile: Any, top: int) -> Iterator[Line]:
         yield machine.pes_table(part.result for part in profile.pes)
         yield f"\n{profile.result.cycles:,} cycles until the last of them was done (PE {profile.number})"
     of = f" of {len(profile.pes)} elements" if profile.pes else ""
-    yield machine.account_text(f"the issue queue{of}", profile.totals.queue)
-    yield machine.account_text(f"the math unit{of} was idle", profile.totals.stalls)
+    yield f"the issue queue{of}: {machine.longest(profile.totals.queue) or 'never'}"
+    yield f"the math unit{of} was idle: {machine.longest(profile.totals.stalls) or 'never'}"
 
 
 def _row(profile: Any, of: Any) -> tuple[object, ...]:
     """The row of a line, or of the totals."""
     label, text = "".join(f"{name}: " for name in getattr(of, "labels", ())), getattr(of, "text", "the whole run")
-    waits = ", ".join(f"{reason} {n:,}" for reason, n in getattr(of, "waits", {}).items())
+    waits = machine.longest(getattr(of, "waits", {}))
     share = of.cycles / profile.totals.cycles if profile.totals.cycles else None
     shown = (of.counts.steps, of.counts.macs, machine.lines_of(of), of.counts.l1_misses, of.counts.l2_misses)
     head = (pc := getattr(of, "pc", None), f"{label}{text}", of.executed, of.cycles, share)
@@ -314,16 +300,12 @@ def _chart(profile: Any) -> Html:
     return bar_chart(bars, title="Cycles of the issue queue", parts=parts, width=900)
 
 
-def _hottest(profile: Any) -> list[Step]:
+def _hottest(profile: Any) -> Iterator[Step]:
     """The lines that take most cycles, each with what it waits for."""
-    whole = profile.totals.cycles or 1
-    found = []
     for line in profile.hottest[:3]:
-        waits = sorted(line.waits.items(), key=lambda wait: -wait[1])[:3]
-        why = "waits: " + ", ".join(f"{reason} {count_text(n)}" for reason, n in waits) if waits else ""
-        worth = f"{count_text(line.cycles)} cycles ({percent_text(line.cycles / whole)})"
-        found.append(Step(f"Line {line.pc}: {line.text}", why=why, worth=worth))
-    return found
+        waits = machine.longest(line.waits, 3)
+        worth = f"{count_text(line.cycles)} cycles ({percent_text(line.cycles / (profile.totals.cycles or 1))})"
+        yield Step(f"Line {line.pc}: {line.text}", why=f"waits: {waits}" if waits else "", worth=worth)
 
 
 def _page(profile: Any, file: str, names: tuple[str, ...]) -> str:
@@ -332,11 +314,13 @@ def _page(profile: Any, file: str, names: tuple[str, ...]) -> str:
     facts += [("processing elements", str(len(profile.pes)))] if profile.pes else []
     page = Page("Which line costs what", "a run of the matrix unit, counted", facts=facts, wide=True)
     of = f"cycles of {len(profile.pes)} elements" if profile.pes else "cycles"
-    figures = [Card("cycles", f"{profile.result.cycles:,}", "by the model" + ", the last element" * bool(profile.pes))]
-    figures += [Card("multiplying", f"{r.math_cycles:,}", of)]
-    figures += [Card("executed", f"{r.executed:,}", "instructions")]
     missed = f"{r.counts.l1_misses:,} missed L1, {r.counts.l2_misses:,} L2"
-    figures += [Card("lines of B", f"{r.counts.l1_touches:,}", missed)]
+    figures = [
+        Card("cycles", f"{profile.result.cycles:,}", "by the model" + ", the last element" * bool(profile.pes)),
+        Card("multiplying", f"{r.math_cycles:,}", of),
+        Card("executed", f"{r.executed:,}", "instructions"),
+        Card("lines of B", f"{r.counts.l1_touches:,}", missed),
+    ]
     page.section("look", "What to look at", steps(_hottest(profile)))
     page.section("run", "The run", cards(figures), _chart(profile))
     if profile.pes:
@@ -348,10 +332,9 @@ def _page(profile: Any, file: str, names: tuple[str, ...]) -> str:
     page.section("lines", "Every instruction", table(columns, rows, caption=caption))
     for number, name in enumerate(names):
         heat = profile.heat(name)
-        pictures = [heat.drawing().svg()]
-        pictures += [heat.drawing("misses").svg()] if heat.totals["misses"] else []
+        pictures = [heat.drawing(kind).svg() for kind in ("accesses", *["misses"] * bool(heat.totals["misses"]))]
         page.section(f"heat-{number}", f"Lines of {name}", *pictures)
     if not names:
-        page.section("heat", "Lines of memory", paragraph("No line of any tensor was accessed."))
+        page.section("heat", "Lines of memory", "No line of any tensor was accessed.")
     page.data("profile", {"schema_version": 1, **profile.to_dict()})
     return page.html()

@@ -47,9 +47,9 @@ Within = Annotated[float, "A gain not worth looking for: 0.02 is 2 percent."]
 MOST = 1 << 27
 """Elements of a tensor at most."""
 
-File = Annotated[str, Argument(metavar="FILE", help="A program (.tasm); - is stdin.")]
+File = Annotated[str, Argument(help="A program (.tasm); - is stdin.")]
 Settings = Annotated[list[str] | None, "--set FIELD=VALUE", "A field of the machine, as threads=64 or kb_acc=last."]
-ToPage = Annotated[Output, Files(".json", ".html"), "FILE.html: a page; FILE.json: all numbers."]
+ToPage = Annotated[Output, Files(".json", ".html")]
 
 
 def configured(settings: Sequence[str] | None, **usual: Any) -> isa.MatrixUnitConfig:
@@ -78,9 +78,7 @@ def array(text: str, option: str, count_up: bool = False) -> np.ndarray[Any, Any
 class Tensors:
     """The options that give a program its tensors."""
 
-    tensor: Annotated[
-        list[str] | None, "--tensor", "--data NAME=FILE.npy", "A tensor the program calls $NAME; without NAME=, $FILE."
-    ] = None
+    tensor: Annotated[list[str] | None, "--tensor", "--data NAME=FILE.npy", "The program's $NAME; else $FILE."] = None
     iota: Annotated[list[str] | None, "--iota NAME=s8[4,4]", "A tensor of 0, 1, 2, ..."] = None
     zeros: Annotated[list[str] | None, "--zeros NAME=s32[4,4]", "A tensor of zeros; printed afterwards."] = None
 
@@ -145,10 +143,10 @@ def watch(bar: Any, total: int) -> Any:
     return lambda counts: bar(counts.instructions, total or None)
 
 
-def account_text(title: str, account: Mapping[str, int]) -> str:
+def longest(account: Mapping[str, int], most: int | None = None) -> str:
     """Reasons and cycles, the largest first."""
-    parts = [f"{reason} {cycles:,}" for reason, cycles in sorted(account.items(), key=lambda row: -row[1]) if cycles]
-    return f"{title}: {', '.join(parts) or 'never'}"
+    rows = sorted(account.items(), key=lambda row: -row[1])[:most]
+    return ", ".join(f"{reason} {cycles:,}" for reason, cycles in rows if cycles)
 
 
 def numbers(run: Any) -> dict[str, Any]:
@@ -159,13 +157,11 @@ def numbers(run: Any) -> dict[str, Any]:
 
 def took_lines(took: Mapping[str, Any]) -> Iterator[str]:
     """Of :func:`numbers`: where the cycles went, bytes by level and operand, the energy, how busy the math was."""
-    yield account_text("the math unit was idle", took["stalls"])
-    yield account_text("the issue queue", took["queue"])
-    names = {"l1": "the load-store unit", "l2": "L2's bus", "dram": "device memory"}
-    for level, of in took["bytes"].items():
-        parts = [f"{'DMA' if operand == 'dma' else operand.upper()} {size:,}" for operand, size in of.items() if size]
-        if parts:
-            yield f"bytes through {names[level]}: {', '.join(parts)}"
+    yield f"the math unit was idle: {longest(took['stalls']) or 'never'}"
+    yield f"the issue queue: {longest(took['queue']) or 'never'}"
+    for level, name in (("l1", "the load-store unit"), ("l2", "L2's bus"), ("dram", "device memory")):
+        if parts := [f"{operand.upper()} {size:,}" for operand, size in took["bytes"][level].items() if size]:
+            yield f"bytes through {name}: {', '.join(parts)}"
     energy = f"energy {took['energy_pj']:,.0f} pJ, modelled (ISSCC 2014, 45 nm)"
     yield f"{energy}; {took['math_utilisation']:.1%} of all math there is"
 
@@ -179,10 +175,9 @@ def pes_table(runs: Iterable[isa.RunResult]) -> Table:
     """A row for every processing element."""
     rows = list[tuple[object, ...]]()
     for run in runs:
-        c, waits = run.counts, {reason: n for reason, n in run.queue.items() if n and reason != "issued"}
-        reasons = ", ".join(f"{reason} {n:,}" for reason, n in sorted(waits.items(), key=lambda row: -row[1]))
+        c, waits = run.counts, longest({reason: n for reason, n in run.queue.items() if reason != "issued"})
         head = (run.state.number, run.executed, run.cycles, run.math_cycles, c.macs, c.a_bytes_loaded)
-        rows.append((*head, lines_of(run), c.l1_misses, c.l2_misses, reasons))
+        rows.append((*head, lines_of(run), c.l1_misses, c.l2_misses, waits))
     return Table(_PES, rows)
 
 
@@ -208,7 +203,7 @@ def asm(
     file: File,
     settings: Settings = None,
     *,
-    to: Annotated[Output, Files(".tasm"), "Write the canonical text; - is stdout."],
+    to: Annotated[Output, Files(".tasm the canonical text")],
 ) -> None:
     """Assemble a program and print it in canonical form, each instruction with its address."""
     program = isa.assemble(read_text(file), configured(settings))
@@ -227,7 +222,7 @@ def run(
     every_pe: EveryPe = False,
     settings: Settings = None,
     *,
-    to: Annotated[Output, Files(".pftrace", stdout=False), "Write a timeline for Perfetto."],
+    to: Annotated[Output, Files(".pftrace", stdout=False)],
 ) -> int:
     """Run a program; print counts, cycles, errors, and the tensors that began as zeros.
 
@@ -246,8 +241,7 @@ def run(
             runs = started(program, memory, config, trace=traced).run(watch(bar, 0))
         else:
             runs = [isa.MatrixUnit(config).run(program, memory, trace=traced, watch=watch(bar, 0))]
-    for assignment in save or ():
-        name, path = assigned(assignment, "--save", "NAME=FILE.npy")
+    for name, path in _saved(save):
         write_file(path, npy_bytes(runs[0].tensor(name)), note=None)
     shown = [assigned(shape, "--zeros", "")[0] for shape in tensors.zeros or ()]
     events = isa.timeline(runs) if traced else ()
@@ -258,14 +252,17 @@ def run(
     return 1 if errors else 0
 
 
+def _saved(save: Sequence[str] | None) -> list[tuple[str, str]]:
+    return [assigned(each, "--save", "NAME=FILE.npy") for each in save or ()]
+
+
 def _run_bundle(file: str, tensor: list[str] | None, save: Sequence[str] | None, to: Output) -> int:
     """A compiled model, with the arguments it was written with or others."""
     given = Tensors(tensor).arrays()
     if unknown := next((name for name in given if not name.isdecimal()), None):
         raise UsageError(f"no argument called {unknown}", how="--tensor 0=FILE.npy is the first, 1 the second")
     results, report = isa.load_bundle(file).run({int(name): array for name, array in given.items()})
-    for assignment in save or ():
-        name, path = assigned(assignment, "--save", "NAME=FILE.npy")
+    for name, path in _saved(save):
         if not name.isdecimal() or int(name) >= len(results):
             raise UsageError(f"no result {name}", how=f"0 to {len(results) - 1}")
         write_file(path, npy_bytes(results[int(name)]), note=None)
@@ -330,19 +327,13 @@ def claims(to: Json) -> None:
 
 
 def compile(
-    program: Annotated[
-        str, Argument(metavar="PROGRAM", help="model.py:function, or StableHLO in any form; - is stdin.")
-    ],
+    program: Annotated[str, Argument(help="model.py:function, or StableHLO in any form; - is stdin.")],
     arg: ArgOption = None,
     run: Annotated[bool, "Run it with its example arguments and hold every layer against XLA."] = False,
     listing: Annotated[bool, "Print every layer's tables and programs."] = False,
     settings: Settings = None,
     *,
-    to: Annotated[
-        Output,
-        Files(".html", ".json", ".tasm", ".bundle"),
-        "FILE.html: a page; FILE.json; FILE.tasm: the listing; FILE.bundle: for `isa run`.",
-    ],
+    to: Annotated[Output, Files(".html", ".json", ".tasm the listing", ".bundle for `isa run`")],
 ) -> None:
     """Compile a model for the matrix unit: every layer with its cycles, bytes, and why it is not on the machine."""
     compiled = isa.compile(load_program(program, arg), config=configured(settings, kb_mode="chunk"))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import prod
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from typer import Argument, Option
 
@@ -23,11 +23,11 @@ from tilewright.render.tables import Table
 if TYPE_CHECKING:
     import numpy as np
 
-
+_Array: TypeAlias = "np.ndarray[Any, Any]"
 _DTYPES = (*("s4", "u4", "s8", "u8", "s16", "u16", "s32", "u32"), *("f8e4m3fn", "f8e5m2", "f16", "bf16", "f32"))
 
 
-def random_array(shape: tuple[int, ...], dtype: str, seed: int) -> np.ndarray[Any, Any]:
+def random_array(shape: tuple[int, ...], dtype: str, seed: int) -> _Array:
     """Seeded values: the whole range of an integer type, normal floats."""
     import numpy as np
 
@@ -40,11 +40,7 @@ def random_array(shape: tuple[int, ...], dtype: str, seed: int) -> np.ndarray[An
 
 
 def difference(
-    value: np.ndarray[Any, Any],
-    a: np.ndarray[Any, Any],
-    b: np.ndarray[Any, Any],
-    depth: int,
-    product: Callable[[Any, Any], Any] = operator.matmul,
+    value: _Array, a: _Array, b: _Array, depth: int, product: Callable[[Any, Any], Any] = operator.matmul
 ) -> tuple[bool, float]:
     """Whether the value is numpy's: exactly modulo 2^32, or for floats within the bound of ``depth`` float32 roundings.
 
@@ -112,7 +108,7 @@ def _check_size(name: str, *sizes: Any) -> None:
         raise UsageError(f"{name} has more than {machine.MOST} elements", how=how)
 
 
-def _read(name: str, array: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
+def _read(name: str, array: _Array, dtype: str) -> _Array:
     """A matrix as it was saved; numpy saves bf16 as two bytes of no type."""
     kind = layout.paged((1,), dtype).numpy_dtype
     if array.dtype.kind == "V" and array.dtype.itemsize == kind.itemsize:
@@ -142,37 +138,31 @@ def matmul(
     tail_kb: Annotated[int | None, "--kb of the last rows, where they are fewer than a block."] = None,
     line: Annotated[str | None, "--line 4x16", "A line, in elements per dim of B as it is stored."] = None,
     page: Annotated[str | None, "--page 64x128", "A page, likewise; a multiple of the line."] = None,
-    split: Annotated[
-        str | None, "What of C is divided among PEs (--set pes=4): rows or columns; rows if there are enough."
-    ] = None,
+    split: Annotated[str | None, "What of C PEs (--set pes=4) share: rows (if there are enough) or columns."] = None,
     segments: Annotated[int | None, "B comes to L2 by DMA, for every PE in so many segments."] = None,
-    double_buffer: Annotated[
-        bool, "--double-buffer/--no-double-buffer", "The next segment comes while one is worked on."
-    ] = True,
+    double_buffer: Annotated[bool, "--double-buffer/--no-double-buffer", "A segment comes as one is worked on."] = True,
     seed: Annotated[int, Option(min=0, help="Seed of the random matrices.")] = 0,
     settings: machine.Settings = None,
     listing: Annotated[bool, "Print the program too, of several PEs each."] = False,
     *,
     to: Annotated[
-        Output,
-        Files(".tasm", ".pftrace", ".npy"),
-        "FILE.tasm: the program (where those of PEs differ FILE-pe0.tasm, ...); FILE.pftrace: a timeline; FILE.npy: C.",
+        Output, Files(".tasm the program; FILE-pe0.tasm, ... where those of PEs differ", ".pftrace", ".npy C")
     ],
 ) -> int:
     """Multiply two matrices on the machine; its counts beside the closed forms, its value beside numpy's."""
     config = machine.configured(settings)
     a, b = operands(data, m, n, k, (dtype, dtype_b or dtype), seed)
-    types = isa.element_type(a, "A"), isa.element_type(b, "B")
     sizes = {"m": a.shape[0], "n": b.shape[1], "k": b.shape[0]}
     options: dict[str, Any] = {"ka": ka, "kb": kb, "transpose_b": transpose_b, "order": order, "columns": columns}
     options |= {"line": _sizes(line, 2, "4x16"), "split": split, "segments": segments, "tail_kb": tail_kb}
-    options["block_a"] = block_a
     more: dict[str, Any] = {"page": _sizes(page, 2, "64x128"), "double_buffer": double_buffer}
+    options["block_a"] = block_a
     expected = isa.expected_counts(**sizes, config=config, element_bytes=a.dtype.itemsize, **options)
     with progress("mm", expected.instructions) as bar:
         watcher = machine.watch(bar, expected.instructions)
         result = isa.matmul(a, b, config=config, trace=to.suffix == ".pftrace", watch=watcher, **options, **more)
-    value = {**sizes, "dtype": types[0], "dtype_b": types[1], **options, **more, "errors": len(result.errors)}
+    types = {"dtype": isa.element_type(a, "A"), "dtype_b": isa.element_type(b, "B")}
+    value = {**sizes, **types, **options, **more, "errors": len(result.errors)}
     compared = difference(result.value, a, b, a.shape[1])
     answer, correct = _compared(result, expected.to_dict(), *compared, value, listing)
     forms: dict[str, Form] = {
@@ -297,7 +287,7 @@ def conv2d(
     seed: Annotated[int, Option(min=0, help="Seed of the random images and weights.")] = 0,
     settings: machine.Settings = None,
     *,
-    to: Annotated[Output, Files(".tasm", ".npy"), "FILE.tasm: the program; FILE.npy: the result."],
+    to: Annotated[Output, Files(".tasm the program", ".npy the result")],
 ) -> int:
     """Convolve random images on the machine; its counts beside the closed forms, its value beside numpy's."""
     config, how = machine.configured(settings), of.how
@@ -315,33 +305,22 @@ def conv2d(
     value = {"x": list(images.shape), "w": list(weights.shape), "dtype": of.dtype, **how, **options, **more}
     value |= {"counts": result.counts.to_dict(), "closed_forms": closed}
     answer, correct = _compared(result, closed, *compared, value)
-    written: dict[str, Form] = {".npy": lambda: npy_bytes(result.value), ".tasm": lambda: f"{result.program}\n"}
-    deliver(answer, to, written)
+    deliver(answer, to, {".npy": lambda: npy_bytes(result.value), ".tasm": lambda: f"{result.program}\n"})
     machine.remark_errors(result.errors)
     return 0 if correct else 1
 
 
 def _convolved(
-    x: np.ndarray[Any, Any],
-    w: np.ndarray[Any, Any],
-    *,
-    out: tuple[int, ...],
-    stride: int,
-    padding: int | str,
-    dilation: int,
-    groups: int,
-) -> np.ndarray[Any, Any]:
-    """The convolution by numpy, of shape ``out``, in the arrays' type."""
+    x: _Array, w: _Array, *, out: tuple[int, ...], stride: int, padding: int | str, dilation: int, groups: int
+) -> _Array:
+    """The convolution by numpy, of shape ``out``, in the arrays' type: every window's elements by all weights."""
     import numpy as np
 
-    spans = [(size - 1) * stride + 1 for size in out[1:3]]
-    more = [max(0, span + (k - 1) * dilation - n) for span, k, n in zip(spans, w.shape, x.shape[1:3], strict=False)]
+    spans = [(k - 1) * dilation + 1 for k in w.shape[:2]]
+    more = [max(0, (size - 1) * stride + span - n) for size, span, n in zip(out[1:3], spans, x.shape[1:3])]
     before = [n // 2 if padding == "same" else 0 if padding == "valid" else int(padding) for n in more]
-    padded = np.pad(x, ((0, 0), *((b, max(0, n - b)) for b, n in zip(before, more, strict=True)), (0, 0)))
-    result = np.zeros((*out[:3], groups, 1, out[3] // groups), x.dtype)
-    for i, j in np.ndindex(*w.shape[:2]):
-        top, left = i * dilation, j * dilation
-        part = padded[:, top : top + spans[0] : stride, left : left + spans[1] : stride]
-        taps = w[i, j].reshape(w.shape[2], groups, -1).swapaxes(0, 1)
-        result += part.reshape(*out[:3], groups, 1, w.shape[2]) @ taps
-    return result.reshape(out)
+    padded = np.pad(x, ((0, 0), *((b, max(0, n - b)) for b, n in zip(before, more)), (0, 0)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, spans, (1, 2))
+    taps = windows[:, ::stride, ::stride, :, ::dilation, ::dilation].reshape(*out[:3], groups, 1, -1)
+    weights = np.moveaxis(w, 2, 0).reshape(-1, groups, out[3] // groups).swapaxes(0, 1)
+    return np.asarray((taps @ weights).reshape(out))

@@ -20,7 +20,7 @@ from tilewright.errors import UsageError
 from tilewright.render.delivery import Answer, Line, Output, deliver
 from tilewright.render.drawing import Bar, bar_chart
 from tilewright.render.formats import Kind
-from tilewright.render.page import Card, Page, Step, cards, paragraph, steps
+from tilewright.render.page import Card, Page, Step, cards, steps
 from tilewright.render.tables import Heading, Table, table
 
 _HEADINGS: tuple[tuple[str, Kind, str], ...] = (
@@ -52,9 +52,7 @@ def tune(
     dtype: machine.Elements = "s8",
     ka: Annotated[int | None, "Keep to this ka."] = None,
     kb: Annotated[int | None, "Keep to this kb."] = None,
-    transpose_b: Annotated[
-        bool | None, "--transpose-b/--no-transpose-b", "Keep to B by rows (t1), or by columns (t0)."
-    ] = None,
+    transpose_b: Annotated[bool | None, "--transpose-b/--no-transpose-b", "Keep to B by rows, or by columns."] = None,
     order: Annotated[str | None, "Keep to k_outer or column_outer."] = None,
     columns: Annotated[int | None, "Keep to so many columns per instruction."] = None,
     split: Annotated[str | None, "Keep to C divided by rows or columns (several PEs)."] = None,
@@ -74,8 +72,8 @@ def tune(
     fixed = {name: value for name, value in fixed.items() if value is not None}
     fixed |= {"line": None, "page": None} if plain else {}
     with progress("timing") as bar:
-        asked = {"most": most, "within": within, "watch": bar, **fixed}
-        tuning = isa.autotune(m, n, k, dtype, machine.configured(settings), **asked)
+        config = machine.configured(settings)
+        tuning = isa.autotune(m, n, k, dtype, config, most=most, within=within, watch=bar, **fixed)
     call = _call(f"isa matmul --m {m} --n {n} --k {k}", tuning, {}, settings)
     return _deliver(tuning, call, top, to, _checked(tuning) if check else None)
 
@@ -150,19 +148,16 @@ def _page(tuning: Any, call: str) -> str:
         Card("beside the default", f"{tuning.speedup:.3g} times fewer", f"{tuning.default.cycles or 0:,} cycles"),
         Card("utilisation", f"{100 * best.utilisation:.1f}%", "of all threads' multiplications"),
     ]
-    call = f"tilewright {call}"
     todo = [
-        Step("Run it this way.", call, worth=f"{tuning.speedup:.3g}× as fast as the default", tone="good"),
-        Step("Write it as a program, to profile it and to step through it.", f"{call} -o product.tasm"),
+        Step("Run it this way.", f"tilewright {call}", "", f"{tuning.speedup:.3g}× as fast as the default", "good"),
+        Step("Write it as a program, to profile it and to step through it.", f"tilewright {call} -o product.tasm"),
     ]
     page.section("choice", "What to do", steps(todo), cards(figures))
-    page.section("why", "Why it is the fastest", paragraph(tuning.why), paragraph(tuning.certainty + "."))
+    page.section("why", "Why it is the fastest", tuning.why, tuning.certainty + ".")
     parts = tuple(best.account)
     bars = [Bar(_name(tuning, tuned), tuple(tuned.account.values())) for tuned in _shown(tuning, 12) if tuned.cycles]
     page.section("account", "What the math unit did", bar_chart(bars, title="Cycles", parts=parts, width=900))
-    caption = (
-        "Timed choices first. No run takes fewer cycles than its busiest unit is busy; so the others are left out."
-    )
+    caption = "Timed choices first. No run takes fewer cycles than its busiest unit is busy: the others are left out."
     rows = [_row(tuning, tuned) for tuned in tuning.ranking]
     page.section("ranking", "Every choice", table(_HEADINGS, rows, caption=caption))
     page.data("tuning", {"schema_version": 1, **tuning.to_dict()})
@@ -199,10 +194,9 @@ def sweep(
     to: Json,
 ) -> None:
     """Tune one product for many machines: cycles of each at its best, and the unit that limits it."""
+    config, family = machine.configured(settings), values_of(over)
     with progress("machines") as bar:
-        designs = isa.sweep(
-            m, n, k, values_of(over), dtype, machine.configured(settings), watch=bar, most=most, within=within
-        )
+        designs = isa.sweep(m, n, k, family, dtype, config, watch=bar, most=most, within=within)
     value = {"m": m, "n": n, "k": k, "dtype": dtype, "machines": [_design_value(design) for design in designs]}
     deliver(Answer(lambda: value, lambda: _design_lines(designs)), to)
 
@@ -265,16 +259,15 @@ def roofline(
         raise UsageError("no product", how="give --m, --n and --k, or --x and --w")
     with progress("running") as bar:
         found, choice = isa.Roofline.measured(sizes, dtype, config, tuned, what_if, bar, **how)
-    answer = Answer(
-        lambda: found.to_dict() | {"choice": choice}, lambda: [f"{found.title}, by {choice}", *found.lines()]
-    )
+    lines = [f"{found.title}, by {choice}", *found.lines()]
+    answer = Answer(lambda: found.to_dict() | {"choice": choice}, lambda: lines)
     deliver(answer, to, {".html": lambda: found.to_html(this_command()), ".json": found.to_dict})
 
 
 def explore(
-    network: Annotated[str, Argument(metavar="NETWORK", help="resnet50, or a name for --shapes.")] = "resnet50",
+    network: Annotated[str, Argument(help="resnet50, or a name for --shapes.")] = "resnet50",
     shapes: Annotated[
-        str | None, "--shapes FILE", "Layers, one a line: fc 1 gemm 1x1000x2048; c 2 conv 1x7x7x8 3x3x8x8 padding=1."
+        str | None, "--shapes FILE", "Lines as: fc 1 gemm 1x1000x64; c 2 conv 1x7x7x8 3x3x8x8 padding=1."
     ] = None,
     over: Annotated[list[str] | None, _OVER] = None,
     dtype: machine.Elements = "s8",
@@ -290,14 +283,14 @@ def explore(
         found = isa.explore(layers, family, dtype, machine.configured(settings), most, bar, where=shapes)
     if shapes:
         found = replace(found, network=network if network != "resnet50" else "layers")
-    deliver(Answer(found.to_dict, lambda: _exploration_lines(found)), to, {".html": found.to_html})
 
+    def lines() -> Iterator[Line]:
+        yield Table(*found.table())
+        fast, even = found.fastest, found.balanced
+        yield f"\nfastest: {fast.name}; least product of cycles, energy and area: {even.name}"
+        worst = max(fast.layers, key=lambda cost: cost.cycles)
+        share = worst.cycles / max(1, fast.cycles)
+        yield f"{worst.layer.name} takes {share:.0%} of the fastest one's cycles, for its {worst.best.limit}"
+        yield "energy is modelled (ISSCC 2014, 45 nm); area is a proxy: memory cells and multipliers only"
 
-def _exploration_lines(found: Any) -> Iterator[Line]:
-    yield Table(*found.table())
-    fast, even = found.fastest, found.balanced
-    yield f"\nfastest: {fast.name}; least product of cycles, energy and area: {even.name}"
-    worst = max(fast.layers, key=lambda cost: cost.cycles)
-    share = worst.cycles / max(1, fast.cycles)
-    yield f"{worst.layer.name} takes {share:.0%} of the fastest one's cycles, for its {worst.best.limit}"
-    yield "energy is modelled (ISSCC 2014, 45 nm); area is a proxy: memory cells and multipliers only"
+    deliver(Answer(found.to_dict, lines), to, {".html": found.to_html})

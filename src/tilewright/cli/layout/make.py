@@ -19,7 +19,7 @@ from tilewright import layout as layouts
 from tilewright import targets
 from tilewright.cli.layout import show
 from tilewright.cli.options import Files, Json, whole_numbers
-from tilewright.cli.streams import npy_bytes, read_array, read_data, read_text
+from tilewright.cli.streams import MOST_DATA, npy_bytes, read_array, read_bytes, read_text
 from tilewright.errors import CheckFailed, ParseError, TilewrightError, UnsupportedError, UsageError, placed_at
 from tilewright.reading import parse, typed
 from tilewright.render.delivery import Answer, Line, Output, deliver, remark
@@ -69,9 +69,7 @@ def cute(
     text: Annotated[str, Argument(metavar="LAYOUT", help="As '((2,2),8):((1,16),2)'.")],
     offset: show.Offset = None,
     dtype: Annotated[str | None, "--dtype TYPE", "Element type, as bf16; the pointer's, or f32."] = None,
-    threads: Annotated[
-        str | None, "--threads LAYOUT", "A layout of (threads, values): its bank conflicts, on stderr."
-    ] = None,
+    threads: Annotated[str | None, "--threads LAYOUT", "Of (threads, values): its bank conflicts, on stderr."] = None,
     *,
     view: show.View,
 ) -> None:
@@ -85,7 +83,7 @@ def cute(
 
 
 def linalg(
-    text: Annotated[str, Argument(metavar="TEXT", help="MLIR with linalg.pack or tensor.pack in it; - is stdin.")],
+    text: Annotated[str, Argument(help="MLIR with linalg.pack or tensor.pack in it; - is stdin.")],
     offset: show.Offset = None,
     *,
     view: show.View,
@@ -98,11 +96,8 @@ def linalg(
 
 
 def onednn(
-    tag: Annotated[str, Argument(metavar="TAG", help="As nChw16c or aBcd16b.")],
-    shape: Annotated[
-        str,
-        Argument(metavar="SHAPE", help="Element type and dims in oneDNN's order, as f32[2,40,3,5]; - is stdin."),
-    ],
+    tag: Annotated[str, Argument(help="As nChw16c or aBcd16b.")],
+    shape: Annotated[str, Argument(help="Type and dims in oneDNN's order, as f32[2,40,3,5]; - is stdin.")],
     offset: show.Offset = None,
     *,
     view: show.View,
@@ -115,12 +110,9 @@ def onednn(
 def preset(
     name: Annotated[
         str,
-        Argument(
-            metavar="NAME",
-            help="tpu, tpu_vmem, ascend_nz, ascend_zz, nc1hwc0, nchw16c, tenstorrent or hexagon_crouton.",
-        ),
+        Argument(help="tpu, tpu_vmem, ascend_nz, ascend_zz, nc1hwc0, nchw16c, tenstorrent or hexagon_crouton."),
     ],
-    shape: Annotated[str, Argument(metavar="SHAPE", help="Element type and dims, as f16[100,64]; - is stdin.")],
+    shape: Annotated[str, Argument(help="Element type and dims, as f16[100,64]; - is stdin.")],
     offset: show.Offset = None,
     transpose_within_face: Annotated[bool, "Of tenstorrent: the elements of every face transposed."] = False,
     transpose_of_faces: Annotated[bool, "Of tenstorrent: the four faces of every tile transposed."] = False,
@@ -140,10 +132,7 @@ _NAMES = {"default": "default order", "predicted": "predicted", "given": "as giv
 
 
 def predict(
-    shape: Annotated[
-        list[str],
-        Argument(metavar="SHAPE...", help="Element types and dims, as bf16[32,224,224,3]; - is stdin, one a line."),
-    ],
+    shape: Annotated[list[str], Argument(help="Types and dims, as bf16[32,224,224,3]; - is stdin, one a line.")],
     target: Annotated[str, "--target NAME", "-t", "The chip; see `tilewright targets`."] = "tpu-v5e",
     boundary: Annotated[bool, "An argument or a result of the program: 8 and 4 bits get larger tiles."] = False,
     *,
@@ -161,7 +150,8 @@ def predict(
         for sides in arrays
     ]
     value = {"target": target, **(values[0] if len(values) == 1 else {"shapes": values})}
-    table = _one_shape(target, arrays[0]) if len(arrays) == 1 else _many_shapes(target, arrays)
+    one = ((_NAMES[name], layout) for name, layout in arrays[0].items())
+    table = show.sizes_table(target, one) if len(arrays) == 1 else _many_shapes(target, arrays)
     deliver(Answer(lambda: value, lambda: [table]), to)
 
 
@@ -195,14 +185,6 @@ def _all_sides(text: str, where: str, chip: str, boundary: bool) -> Iterator[Map
             yield sides | ({"given": array} if _LAYOUT.search(text) else {})
 
 
-def _one_shape(target: str, sides: Mapping[str, layouts.TensorLayout]) -> Table:
-    rows = [
-        (_NAMES[name], str(layout), show.exact_bytes(layout.size_bytes), ratio_text(layout.padding_ratio))
-        for name, layout in sides.items()
-    ]
-    return Table((target, "layout", "size in memory", "padding ratio"), rows)
-
-
 def _many_shapes(target: str, arrays: Sequence[Mapping[str, layouts.TensorLayout]]) -> Table:
     """A line for every shape: the predicted layout, and the padding ratios of all there are."""
     shown = [name for name in ("predicted", "default", "given") if any(name in sides for sides in arrays)]
@@ -217,14 +199,14 @@ def _many_shapes(target: str, arrays: Sequence[Mapping[str, layouts.TensorLayout
 
 # Data: a numpy file into a layout's raw bytes, and back.
 
-_TiledText = Annotated[str, Argument(metavar="TEXT", help="The layout, as bf16[20,300]{1,0:T(8,128)(2,1)}.")]
+_TiledText = Annotated[str, Argument(help="The layout, as bf16[20,300]{1,0:T(8,128)(2,1)}.")]
 
 
 def pack(
     source: Annotated[str, Argument(metavar="IN.npy", help="The array, as numpy.save writes it; - is stdin.")],
     text: _TiledText,
     *,
-    to: Annotated[Output, Files("", needed=True), "Where the bytes go; - is stdout."],
+    to: Annotated[Output, Files(" the bytes", needed=True)],
 ) -> None:
     """Pack a numpy array into a layout: the raw bytes as they lie in memory, padding zero."""
     if to.path is not None and to.path.endswith(".npy"):
@@ -240,10 +222,10 @@ def unpack(
     source: Annotated[str, Argument(metavar="IN.bin", help="The raw bytes of the packed buffer; - is stdin.")],
     text: _TiledText,
     *,
-    to: Annotated[Output, Files(".npy", needed=True), "Where the array goes; - is stdout."],
+    to: Annotated[Output, Files(".npy the array", needed=True)],
 ) -> None:
     """Unpack raw bytes that lie in a layout into a numpy array; padding is left out."""
-    layout, raw = show.sized_array(text), read_data(source)
+    layout, raw = show.sized_array(text), read_bytes(source, MOST_DATA)
     if len(raw) != layout.size_bytes:
         how = "is it cut off?" if len(raw) < layout.size_bytes else "is it in another layout?"
         if raw.startswith(b"\x93NUMPY"):
@@ -301,7 +283,7 @@ def _as_layout_type(array: np.ndarray[Any, Any], layout: layouts.TensorLayout, s
 
 # Tensors in memories whose addresses have several axes.
 
-_Shape = Annotated[str, Argument(metavar="SHAPE", help="Element type and sizes, as f16[2,3,4,5]; - is stdin.")]
+_Shape = Annotated[str, Argument(help="Element type and sizes, as f16[2,3,4,5]; - is stdin.")]
 _At = Annotated[str | None, "--at X,Y,..", "Say what lies at this place on the axes."]
 
 
@@ -321,9 +303,7 @@ def lanes(
         "aligned, compact, row_aligned, strides N,C,H,W; matrix, matrix2 (two dims); weights (oc,ic,kh,kw); "
         "global: the one memory that all NPUs share.",
     ] = "aligned",
-    columns_per_npu: Annotated[
-        int | None, "--columns-per-npu W", "Of a matrix: neighbouring columns on one NPU."
-    ] = None,
+    columns_per_npu: Annotated[int | None, "--columns-per-npu W", "Of a matrix: neighbours on one NPU."] = None,
     ic_parallel: Annotated[int | None, "--ic-parallel IC", "Of weights: input channels of a byte together."] = None,
     npu: Annotated[int | None, "--npu N", "With --offset: what lies there."] = None,
     offset: Annotated[int | None, "--offset O", "In elements, in that NPU."] = None,
@@ -389,7 +369,7 @@ def paged(
 
 
 def sharded(
-    shape: Annotated[str, Argument(metavar="SHAPE", help="The table, as f32[vocab,width]; - is stdin.")],
+    shape: Annotated[str, Argument(help="The table, as f32[vocab,width]; - is stdin.")],
     shards: Annotated[int, "--shards S", "Shards (SparseCores)."],
     rotation: Annotated[int, "--rotation R", "Shards the table is turned by."] = 0,
     row_offset: Annotated[int, "--row-offset O", "Rows before it on every shard."] = 0,
@@ -413,9 +393,7 @@ _HINTS = {
 
 
 def plan(
-    file: Annotated[
-        str, Argument(metavar="FILE", help="Tensors and instructions as TOML, or tpu-mlir's final.mlir; - is stdin.")
-    ],
+    file: Annotated[str, Argument(help="Tensors and instructions as TOML, or tpu-mlir's final.mlir; - is stdin.")],
     chip: Annotated[str | None, "--chip NAME", "Instead of the file's chip."] = None,
     group: Annotated[str | None, "--group NAME", "Of a final.mlir this layer group only, as %9."] = None,
     fail_on_conflict: Annotated[bool, "Exit with 1 where operands share a bank."] = False,

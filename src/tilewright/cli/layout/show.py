@@ -6,7 +6,7 @@ That is reading a layout out of a text, an element or a place that is asked abou
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,28 +26,20 @@ if TYPE_CHECKING:
     from tilewright.layout.kinds.tiled import FoundShape
     from tilewright.layout.meshes.shards import MeshLayout
 
-Text = Annotated[
-    str, Argument(metavar="TEXT", help="A shape, as f32[3,5]{1,0:T(2,2)}, or any text with shapes in it; - is stdin.")
-]
+Text = Annotated[str, Argument(help="A shape, as f32[3,5]{1,0:T(2,2)}, or any text with shapes in it; - is stdin.")]
 Index = Annotated[str | None, "--index I,J,..", "Derive this element's address."]
 Offset = Annotated[int | None, "--offset O", "Say what lies at this offset."]
 Leaf = Annotated[str | None, "--leaf I,J,..", "Of a tuple this element (of that element, ...)."]
-ToSvg = Annotated[Output, Files(".svg"), "Write an SVG: FILE.svg, or - for stdout."]
-_Colour = Annotated[
-    str, "--colour WAY", "What a colour means: tile, channel, batch, npu, page, shard, line, offset or none."
-]
+ToSvg = Annotated[Output, Files(".svg")]
+_Colour = Annotated[str, "--colour WAY", "Coloured by tile, channel, batch, npu, page, shard, line, offset or none."]
 
 
 @dataclass(frozen=True)
 class OverMesh:
     """The options that cut an array over a mesh."""
 
-    mesh: Annotated[str | None, "--mesh AXIS=N,..", "Devices along named axes, the last one fastest, as d=4,m=4."] = (
-        None
-    )
-    shard: Annotated[
-        str | None, "--shard AXES,..", "Per dim the mesh axes that cut it, as d+m,-; or XLA's, Shardy's or JAX's text."
-    ] = None
+    mesh: Annotated[str | None, "--mesh AXIS=N,..", "Devices along axes, the last one fastest, as d=4,m=4."] = None
+    shard: Annotated[str | None, "--shard AXES,..", "Axes per dim, as d+m,-; or XLA's, Shardy's or JAX's text."] = None
 
     def __bool__(self) -> bool:
         return self.mesh is not None or self.shard is not None
@@ -97,9 +89,8 @@ def explain(
 
 def _shapes(found: Sequence[FoundShape]) -> Answer:
     """The shapes of a text that has several, a line each."""
-    rows = [(s.name or f"shape {number}", str(s.layout), *_sizes(s.layout)) for number, s in enumerate(found, 1)]
     values = [{"name": shape.name, **layouts.summary(shape.layout)} for shape in found]
-    table = Table(("of the text", "layout", "size in memory", "padding ratio"), rows)
+    table = sizes_table("of the text", ((s.name or f"shape {number}", s.layout) for number, s in enumerate(found, 1)))
     return Answer(lambda: {"shapes": values}, lambda: [table])
 
 
@@ -180,22 +171,26 @@ def _derivation_value(layout: layouts.IndexMap, derivation: Any, index: Sequence
 
 
 def facts(layout: layouts.IndexMap | layouts.TupleLayout) -> Answer:
-    """A layout's facts (``tilewright.layout.summary``) as a table or JSON; a tuple's elements a line each."""
+    """A layout's facts (``tilewright.layout.summary``) as a table or JSON; a tuple's arrays a line each.
+
+    An array is called as ``--leaf`` calls it; the tuple's pointers stand below, and what all take together.
+    """
+    from tilewright.layout.explain import leaves
+
     known = layouts.summary(layout)
     if isinstance(layout, layouts.TupleLayout):
-        table = Table(("element", "layout", "size in memory", "padding ratio"), _tuple_rows(layout))
+        pointers = _pointer_bytes(layout)
+        below = ("pointers", "", exact_bytes(pointers), ""), ("together", "", *_sizes(layout, pointers))
+        table = sizes_table("element", leaves(layout), *below)
     else:
         table = Table(("layout", known["layout"]), _facts_rows(known))
     return Answer(lambda: known, lambda: [table])
 
 
-def _tuple_rows(layout: layouts.TupleLayout) -> list[tuple[str, str, str, str]]:
-    """A line for every array of a tuple, called as ``--leaf`` calls it; its pointers; what all take together."""
-    from tilewright.layout.explain import leaves
-
-    pointers = _pointer_bytes(layout)
-    rows = [(name, str(array), *_sizes(array)) for name, array in leaves(layout)]
-    return [*rows, ("pointers", "", exact_bytes(pointers), ""), ("together", "", *_sizes(layout, pointers))]
+def sizes_table(heading: str, named: Iterable[tuple[str, Any]], *below: tuple[str, ...]) -> Table:
+    """A line for every layout: its name, text, size and padding ratio."""
+    rows = [(name, str(layout), *_sizes(layout)) for name, layout in named]
+    return Table((heading, "layout", "size in memory", "padding ratio"), [*rows, *below])
 
 
 def _pointer_bytes(layout: Any) -> int:
@@ -219,8 +214,13 @@ def _facts_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
     rows = [
         ("element type", f"{facts['dtype']}, {facts['element_bits']} bits each in memory"),
         ("shape", _tuple(facts["shape"])),
-        *(_tiled_rows(facts) if "minor_to_major" in facts else _memory_rows(facts)),
     ]
+    for key, (heading, *say) in _ROWS.items():
+        if key in facts and (say or facts[key] != []):
+            value = facts[key]
+            rows.append((heading, say[0](facts) if say else _tuple(value) if isinstance(value, list) else str(value)))
+    each = [(key.replace("_", " ").replace("npu", "NPU"), n) for key, n in facts.items() if key.startswith("bytes_per")]
+    rows += [(heading, exact_bytes(count)) for heading, count in each]
     if "slots" not in facts:
         why = "a sparse array's depends on the data" if "sparse_levels" in facts else "a dim marked ? has no bound"
         return [*rows, ("size in memory", f"not known: {why}")]
@@ -238,17 +238,15 @@ def _tuple(values: Sequence[object]) -> str:
     return f"({','.join(map(str, values))})"
 
 
-def _tiled_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
+def _order(facts: dict[str, Any]) -> str:
+    dims = ", ".join(f"d{d}" for d in reversed(facts["minor_to_major"]))
+    return f"{dims}: major to minor" if dims else "a single element"
+
+
+def _space(facts: dict[str, Any]) -> str:
     from tilewright.layout.index.types import memory_name
 
-    order = ", ".join(f"d{d}" for d in reversed(facts["minor_to_major"]))
-    return [
-        ("order", f"{order}: major to minor" if order else "a single element"),
-        ("tiles", " then ".join(_tuple(tile) for tile in facts["tiles"]) or "none"),
-        *([("strides", f"{_tuple(facts['strides'])}, in elements")] if "strides" in facts else []),
-        ("memory space", f"{facts['memory_space']}, {memory_name(facts['memory_space'])}"),
-        *((sign, say(facts)) for key, (sign, say) in _RARE_ROWS.items() if facts.get(key)),
-    ]
+    return f"{facts['memory_space']}, {memory_name(facts['memory_space'])}"
 
 
 def _bounds(facts: dict[str, Any]) -> str:
@@ -261,7 +259,24 @@ def _cuts(facts: dict[str, Any]) -> str:
 
 
 _STAYS = "; it moves no element"
-_RARE_ROWS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
+_ROWS: dict[str, tuple[Any, ...]] = {
+    "axes": ("axes", lambda of: ", ".join(f"{name} 0..{extent - 1}" for name, extent in of["axes"].items())),
+    "sharding": ("sharding",),
+    "shard_layout": ("a device's shard",),
+    "replicas": ("devices that hold an element",),
+    "start": ("start",),
+    "mode": ("mode",),
+    "tensor": ("stored as (N,C,H,W)",),
+    "page": ("page",),
+    "line": ("line",),
+    "order": ("order, fastest first",),
+    "minor_to_major": ("order", _order),
+    "tiles": ("tiles", lambda of: " then ".join(map(_tuple, of["tiles"])) or "none"),
+    "strides": ("strides", lambda of: _tuple(of["strides"]) + ", in elements" * ("tiles" in of)),
+    "rotation": ("rotation",),
+    "row_offset": ("row offset",),
+    "rows_per_shard": ("rows a shard",),
+    "memory_space": ("memory space", _space),
     "sparse_levels": (
         "D(..)",
         lambda of: f"{', '.join(of['sparse_levels'])}: a sparse array; D is dense, C compressed, S singleton",
@@ -277,36 +292,7 @@ _RARE_ROWS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
         lambda of: f"{of['metadata_prefix']} bytes of dynamic sizes in front of the data, not counted here",
     ),
 }
-"""What few texts have, each in a line that says what it means."""
-
-
-_MEMORY_ROWS = {
-    "sharding": "sharding",
-    "shard_layout": "a device's shard",
-    "replicas": "devices that hold an element",
-    "start": "start",
-    "mode": "mode",
-    "tensor": "stored as (N,C,H,W)",
-    "page": "page",
-    "line": "line",
-    "order": "order, fastest first",
-    "strides": "strides",
-    "rotation": "rotation",
-    "row_offset": "row offset",
-    "rows_per_shard": "rows a shard",
-}
-
-
-def _memory_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
-    rows = [("axes", ", ".join(f"{name} 0..{extent - 1}" for name, extent in facts["axes"].items()))]
-    for key, name in _MEMORY_ROWS.items():
-        if key in facts and facts[key] != []:
-            value = facts[key]
-            rows.append((name, _tuple(value) if isinstance(value, list) else str(value)))
-    first = next(iter(facts["axes"]))
-    if f"bytes_per_{first}" in facts:
-        rows.append((f"bytes per {'NPU' if first == 'npu' else first}", exact_bytes(facts[f"bytes_per_{first}"])))
-    return rows
+"""Of each fact that only some layouts have its heading and, where its value alone says little, what is said of it."""
 
 
 def exact_bytes(count: int) -> str:
@@ -395,14 +381,13 @@ def draw(
 
     The arrays of a tuple are drawn one below the other in the terminal; a file holds one of them, see --leaf.
     """
-    if over:
-        deliver(look.picture(over.cut(one_array(text, leaf), over.shard), at), to, said=())
-        return
     from tilewright.layout.explain import leaves
 
-    whole = leaf is None and to.path is None and not to.as_json
-    arrays = list(leaves(read_layout(text) if whole else one_array(text, leaf)))
-    pictures = [(name, look.picture(array, at)) for name, array in arrays]
+    if leaf is None and to.path is None and not to.as_json and not over:
+        layout: layouts.IndexMap | layouts.TupleLayout = read_layout(text)
+    else:
+        layout = over.cut(one_array(text, leaf), over.shard) if over else one_array(text, leaf)
+    pictures = [(name, look.picture(array, at)) for name, array in leaves(layout)]
     for k, (name, picture) in enumerate(pictures):
         if name:
             show([("\n" if k else "") + f"element {name}"])
@@ -436,11 +421,9 @@ _FIGURES = ("longest_run", "lines_read", "lines_written", "tiles_read", "tiles_w
 
 
 def compare(
-    a: Annotated[str, Argument(metavar="A", help="The layout before, as f32[3,5]{1,0:T(2,2)}; - is stdin.")],
-    b: Annotated[str, Argument(metavar="B", help="The layout after: the same elements, perhaps in another shape.")],
-    permutation: Annotated[
-        str | None, "--permutation P,..", "B is reshape(transpose(A, P)), P as numpy.transpose reads it."
-    ] = None,
+    a: Annotated[str, Argument(help="The layout before, as f32[3,5]{1,0:T(2,2)}; - is stdin.")],
+    b: Annotated[str, Argument(help="The layout after: the same elements, perhaps in another shape.")],
+    permutation: Annotated[str | None, "--permutation P,..", "B is reshape(transpose(A, P)), as in numpy."] = None,
     colour: _Colour = "auto",
     fail_if_moved: Annotated[bool, "Exit with 1 unless it is a bitcast."] = False,
     *,
@@ -498,7 +481,7 @@ def _comparison_table(comparison: Comparison) -> Table:
     move = comparison.move
     rows = [("to", str(comparison.b))]
     if move.permutation != tuple(range(comparison.a.rank)):
-        rows.append(("transposed by", f"({','.join(map(str, move.permutation))})"))
+        rows.append(("transposed by", _tuple(move.permutation)))
     rows.append(("bitcast", "yes: every element keeps its byte" if move.bitcast else f"no: {move.reason}"))
     if not move.bitcast:
         moved, every = comparison.moved_elements, count_text(comparison.b.num_elements)
@@ -524,17 +507,16 @@ def _figure(move: layouts.Relayout, name: str) -> int | None:
         return None
 
 
-def _place_text(layout: layouts.IndexMap, place: tuple[int, ...], in_bytes: bool) -> str:
-    if in_bytes and len(place) == 1:
-        return f"byte {place[0] * layout.element_bits // 8}"
-    return layout.place_text(place)
-
-
 def _sentence(comparison: Comparison, moved: MovedElement) -> str:
     """Where an element goes: an offset counts elements, so where these differ in width it is given in bytes."""
-    old, new = ("(" + ",".join(map(str, index)) + ")" for index in (moved.from_index, moved.to_index))
-    wider = comparison.a.element_bits != comparison.b.element_bits
-    before, after = _place_text(comparison.a, moved.from_place, wider), _place_text(comparison.b, moved.to_place, wider)
+    a, b = comparison.a, comparison.b
+    old, new = map(_tuple, (moved.from_index, moved.to_index))
+    before, after = (
+        f"byte {place[0] * layout.element_bits // 8}"
+        if len(place) == 1 and a.element_bits != b.element_bits
+        else layout.place_text(place)
+        for layout, place in ((a, moved.from_place), (b, moved.to_place))
+    )
     return (
-        f"element {old} at {before} becomes {new} at {after}" if old != new else f"element {old}: {before} to {after}"
+        f"element {old}: {before} to {after}" if old == new else f"element {old} at {before} becomes {new} at {after}"
     )

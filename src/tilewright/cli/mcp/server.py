@@ -101,31 +101,12 @@ _AT_ONCE = 2
 
 Run = Callable[[Sequence[str], bytes, str, Bounds], Awaitable[str]]
 _Format = Annotated[Literal["text", "json"], Field(description="Text to read, or the command's stable JSON.")]
-_Layout = Annotated[
-    str,
-    Field(
-        max_length=100_000,
-        description="XLA's shape text, such as bf16[256,128]{1,0:T(8,128)(2,1)}, or a line of an HLO dump.",
-    ),
-]
+_Layout = Annotated[str, Field(max_length=100_000, description="bf16[256,128]{1,0:T(8,128)(2,1)}, or an HLO line.")]
 _Numbers = Annotated[list[int] | None, Field(max_length=64)]
-_PROGRAM: dict[str, Any] = {
-    "text": Annotated[
-        str | None, Field(max_length=_LONGEST_TEXT, description="HLO or StableHLO text (HloModule ..., module ...).")
-    ],
-    "file": Annotated[
-        str | None,
-        Field(
-            max_length=4096,
-            description="Instead of the text a file below the server's folder: HLO or StableHLO text, bytecode, an HLO "
-            "proto, packed (.gz, .xz) or not.",
-        ),
-    ],
-}
-_LOG = Annotated[
-    str | None,
-    Field(max_length=4096, description="A log to learn limits from, below the folder: .parquet, .csv, .tsv, .npz."),
-]
+_Text = Annotated[str | None, Field(max_length=_LONGEST_TEXT, description="HLO (HloModule ...) or StableHLO text.")]
+_File = Annotated[str | None, Field(max_length=4096, description="Or its file in any form, below the server's folder.")]
+_LOG = Annotated[str | None, Field(max_length=4096, description="Below the folder: .parquet, .csv, .tsv or .npz.")]
+_PROGRAM: dict[str, Any] = {"text": _Text, "file": _File}
 
 
 class _Tool(NamedTuple):
@@ -185,14 +166,13 @@ def make_server(folder: Path, bounds: Bounds, run: Run = run_bounded) -> MCPServ
 
     def add(tool: _Tool) -> None:
         async def call(**given: Any) -> str:
-            stdin, after = _arguments(given, folder)
-            given["target"] = _chip(given.get("target"))
-            words = [*tool.words.split(), *["--json"] * (given.pop("format") == "json")]
-            for name, value in given.items():
-                if value is not None:
-                    text = ",".join(map(str, value)) if isinstance(value, list) else value
-                    words.append(f"--{name.replace('_', '-')}={text}")
             try:
+                stdin, after = _arguments(given, folder)
+                words = [*tool.words.split(), *["--json"] * (given.pop("format") == "json")]
+                for name, value in given.items():
+                    if value is not None:
+                        text = ",".join(map(str, value)) if isinstance(value, list) else value
+                        words.append(f"--{name.replace('_', '-')}={text}")
                 async with limiter:
                     return await run([*words, "--", *after], stdin, str(folder), bounds)
             except TilewrightError as error:
@@ -209,42 +189,30 @@ def make_server(folder: Path, bounds: Bounds, run: Run = run_bounded) -> MCPServ
 
 def _arguments(given: dict[str, Any], folder: Path) -> tuple[bytes, list[str]]:
     """What a command reads from stdin, and its arguments; they are taken out of what a tool was given."""
-    if "text" in given:
-        return _program(given.pop("text"), given.pop("file"), folder), ["-"]
+    chip = given.get("target")
+    if chip is not None and chip.partition(":")[0] not in target_names():  # a file of one's own could lie anywhere
+        raise UsageError(f"no chip is called {chip!r}", how=f"there are {', '.join(target_names())}")
+    if "text" in given:  # a program goes to stdin: so no name is taken for a Python function, which would run
+        text, file = given.pop("text"), given.pop("file")
+        if (text is None) == (file is None):
+            raise UsageError("give the program's text, or its file, and not both")
+        raw = _below(file, folder).read_bytes() if text is None else text.encode("utf-8", "replace")
+        return raw or b"\n", ["-"]
     if "log" not in given:
-        return b"", [_text(given.pop(name)) for name in ("layout", "before", "after") if name in given]
+        texts = [given.pop(name) for name in ("layout", "before", "after") if name in given]
+        # - would be the server's own stdin, and no process takes a null character.
+        if any("\0" in layout or layout.strip() in ("", "-") for layout in texts):
+            raise UsageError("no layout", how="write XLA's shape text, such as f32[8,128]{1,0:T(8,128)}")
+        return b"", texts
     log, config = given.pop("log"), given["config"]
     if log is None and config is None and given["tables"] is None:
-        raise ToolError("nothing to plan: give tables and rows_per_table, or a config, or a log")
+        raise UsageError("nothing to plan: give tables and rows_per_table, or a config, or a log")
     given["config"] = None if config is None else _below(config, folder, (".toml",))
     return b"", [] if log is None else [str(_below(log, folder, (".parquet", ".csv", ".tsv", ".npz")))]
 
 
-def _text(layout: str) -> str:
-    """A layout as an argument: ``-`` would be the server's own stdin, and no process takes a null character."""
-    if "\0" in layout or layout.strip() in ("", "-"):
-        raise ToolError("no layout: write XLA's shape text, such as f32[8,128]{1,0:T(8,128)}")
-    return layout
-
-
-def _chip(name: str | None) -> str | None:
-    """The name of a chip that is known; a file of the reader's own could lie anywhere."""
-    if name is not None and name.partition(":")[0] not in target_names():
-        raise ToolError(f"no chip is called {name!r}; there are {', '.join(target_names())}")
-    return name
-
-
-def _program(text: str | None, file: str | None, folder: Path) -> bytes:
-    """The bytes of a program, for stdin: so no name is taken for a Python function, which would run."""
-    if (text is None) == (file is None):
-        raise ToolError("give the program's text, or its file, and not both")
-    if text is not None:
-        return text.encode("utf-8", "replace") or b"\n"
-    return _below(file or "", folder).read_bytes() or b"\n"
-
-
 def _below(name: str, folder: Path, suffixes: tuple[str, ...] = ()) -> Path:
-    """A file of the folder, links followed. ToolError for any other, the same whether there is such a file or not."""
+    """A file of the folder, links followed. UsageError for any other, the same whether there is such a file or not."""
     try:
         # By its words first: what a name outside of the folder comes to would say which links and folders there are.
         path = Path(os.path.normpath(folder / name))
@@ -257,7 +225,5 @@ def _below(name: str, folder: Path, suffixes: tuple[str, ...] = ()) -> Path:
         if path.stat().st_size > _LARGEST_FILE:
             raise UsageError(f"{name} is larger than {_LARGEST_FILE // 2**20} MiB")
     except (OSError, ValueError, RuntimeError) as error:
-        raise ToolError(f"cannot read {name!r}: {error}") from None
-    except UsageError as error:
-        raise ToolError(str(error)) from None
+        raise UsageError(f"cannot read {name!r}: {error}") from None
     return path

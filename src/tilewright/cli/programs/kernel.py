@@ -20,8 +20,7 @@ from tilewright.errors import CheckFailed, UsageError
 from tilewright.render.delivery import Line, Output, deliver, remark
 from tilewright.render.tables import Column, Table
 
-_Target = Annotated[str, "--target", "-t", "The chip the kernel is for."]
-_ToJson = Annotated[Output, Files(".json"), "Write a .json file."]
+_ToJson = Annotated[Output, Files(".json")]
 _MOST = 256
 _SHOWN = 16
 """Rows of a search, the fastest first."""
@@ -87,57 +86,62 @@ class _Trials:
         return first.to_html(self.target, others)
 
 
+@dataclass(frozen=True)
+class Kernels:
+    """The options that say which kernels, and for which chip."""
+
+    program: ProgramArgument
+    target: Annotated[str, "--target", "-t", "The chip the kernel is for."] = "tpu-v6e"
+    arg: ArgOption = None
+
+    def tried(self, given: dict[str, Any] | None = None) -> _Trial:
+        """The kernels; ``given``: parameters of the function."""
+        if hlo.names_python(self.program):
+            with redirect_stdout(sys.stderr):
+                checks = hlo.check_kernels(self.program, *(self.arg or []), target=self.target, **(given or {}))
+        else:
+            checks = hlo.check_kernels(load_program(self.program, self.arg), target=self.target)
+        if not checks:
+            how = "leave interpret=True out"
+            raise UsageError("there is no Pallas kernel for a TPU in it", where=self.program, how=how)
+        return _Trial(given or {}, checks)
+
+
 def check(
-    program: ProgramArgument,
-    target: _Target = "tpu-v6e",
-    arg: ArgOption = None,
-    sweep: Annotated[
-        list[str] | None, "NAME=128,256: a parameter of the function takes each value; repeat it for all combinations."
-    ] = None,
+    of: Kernels,
+    sweep: Annotated[list[str] | None, "NAME=128,256: a parameter takes each value, in all combinations."] = None,
     tune: Annotated[str, "BM,BN: search tilings, these parameters of the function by powers of two that divide."] = "",
     *,
     to: _ToJson,
 ) -> None:
     """Check Pallas kernels without a TPU: whether they compile, vector memory, what is fetched how often, the time."""
-    if (sweep or tune) and not hlo.names_python(program):
-        raise UsageError("a sweep needs a Python function", where=program, how="name one: model.py:function")
+    if (sweep or tune) and not hlo.names_python(of.program):
+        raise UsageError("a sweep needs a Python function", where=of.program, how="name one: model.py:function")
     tried: list[_Trial] = []
     for given in _combinations(sweep or []):
         names = [name for name in tune.split(",") if name]
-        tried += _tuned(program, arg, target, given, names) if tune else [_tried(program, arg, target, given)]
+        tried += _tuned(of, given, names) if tune else [of.tried(given)]
     error = targets.target("tpu-v6e").time["pallas"].error  # seen on all chips together
-    deliver(_Trials(tried, target, error if tune else 0.0), to)
+    deliver(_Trials(tried, of.target, error if tune else 0.0), to)
     bad = [trial for trial in tried if not all(check.ok for check in trial.checks)]
     if len(bad) == len(tried):
-        raise CheckFailed("no kernel compiles" if len(tried) > 1 else "a kernel does not compile", where=program)
+        raise CheckFailed("no kernel compiles" if len(tried) > 1 else "a kernel does not compile", where=of.program)
     if bad:
         remark(f"note: {len(bad)} of {len(tried)} do not compile")
 
 
-def time(
-    program: ProgramArgument,
-    target: _Target = "tpu-v6e",
-    arg: ArgOption = None,
-    *,
-    to: _ToJson,
-) -> None:
+def time(of: Kernels, to: _ToJson) -> None:
     """Time Pallas kernels, modelled: the steps of each grid by what bounds them, and the steps that take most of it."""
-    deliver(_Trials([_tried(program, arg, target)], target, shown="times"), to)
+    deliver(_Trials([of.tried()], of.target, shown="times"), to)
 
 
-def explain(
-    program: ProgramArgument,
-    target: _Target = "tpu-v6e",
-    arg: ArgOption = None,
-    *,
-    to: Annotated[Output, Files(".json", ".html"), "Write a .html page or a .json file."],
-) -> None:
+def explain(of: Kernels, to: Annotated[Output, Files(".json", ".html")]) -> None:
     """Explain Pallas kernels: what moves again, what the time goes to, what to do; as a page with pictures."""
-    deliver(_Trials([_tried(program, arg, target)], target, shown="movement"), to)
+    deliver(_Trials([of.tried()], of.target, shown="movement"), to)
 
 
 def run(
-    program: Annotated[str, Argument(metavar="MODEL.PY:FN", help=PROGRAM_HELP, show_default=False)],
+    program: Annotated[str, Argument(metavar="MODEL.PY:FN", help=PROGRAM_HELP)],
     arg: ArgOption = None,
     seed: Annotated[int, "--seed", "Of the random numbers that its arrays hold."] = 0,
     *,
@@ -153,25 +157,12 @@ def run(
         raise CheckFailed(f"{len(ran.faults)} faults", where=program)
 
 
-def _tried(program: str, arg: list[str] | None, target: str, given: dict[str, Any] | None = None) -> _Trial:
-    if hlo.names_python(program):
-        with redirect_stdout(sys.stderr):
-            checks = hlo.check_kernels(program, *(arg or []), target=target, **(given or {}))
-    else:
-        checks = hlo.check_kernels(load_program(program, arg), target=target)
-    if not checks:
-        raise UsageError("there is no Pallas kernel for a TPU in it", where=program, how="leave interpret=True out")
-    return _Trial(given or {}, checks)
-
-
-def _tuned(
-    program: str, arg: list[str] | None, target: str, given: dict[str, Any], names: Sequence[str]
-) -> list[_Trial]:
+def _tuned(of: Kernels, given: dict[str, Any], names: Sequence[str]) -> list[_Trial]:
     """Tilings from 128 on by powers of two that divide a side of an array: one parameter or two are doubled or halved
     as long as that is better. What was tried, the fastest first."""
     if not all(map(str.isidentifier, names)):
         raise UsageError(f"'{','.join(names)}' names no parameters", where="--tune", how="write bm,bn")
-    best = _tried(program, arg, target, dict.fromkeys(names, 128) | given)
+    best = of.tried(dict.fromkeys(names, 128) | given)
     tried, before = {str(best): best}, None
     sides = {side for check in best.checks for w in check.windows for side in w.array}
     values = [1 << n for n in range(3, 14) if not sides or any(side % (1 << n) == 0 for side in sides)]
@@ -182,7 +173,7 @@ def _tuned(
             at = [values.index(n) + by if (n := best.given[name]) in values else -1 for name, by in zip(names, move)]
             some = _Trial(best.given | {name: values[k] for name, k in zip(names, at) if 0 <= k < len(values)}, [])
             if str(some) not in tried and len(tried) < _MOST:
-                tried[str(some)] = _tried(program, arg, target, some.given)
+                tried[str(some)] = of.tried(some.given)
         best = min(tried.values(), key=lambda trial: trial.seconds)
     return sorted(tried.values(), key=lambda trial: trial.seconds)
 

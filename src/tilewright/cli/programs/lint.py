@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import redirect_stdout
 from enum import StrEnum
 from typing import Annotated
@@ -12,7 +12,7 @@ from typer import Argument
 
 from tilewright import hlo, targets
 from tilewright.cli.options import Json
-from tilewright.cli.programs.program import ArgOption, MeshOptions, load_program
+from tilewright.cli.programs.program import ArgOption, MeshOptions, ProgramOptions
 from tilewright.errors import CheckFailed, UsageError
 from tilewright.extras import need
 from tilewright.render.delivery import Answer, Line, deliver, json_text, remark
@@ -26,21 +26,12 @@ _Format = StrEnum("_Format", "LINES GITHUB SARIF")
 
 
 def lint(
-    programs: Annotated[
-        list[str],
-        Argument(
-            metavar="PROGRAM...",
-            show_default=False,
-            help="model.py with all its functions, model.py:function, or StableHLO files; several if you like.",
-        ),
-    ],
+    programs: Annotated[list[str], Argument(help="model.py (all its functions), model.py:function, or StableHLO.")],
     target: Annotated[str, "--target", "-t", "The chip that the factors are for."] = TARGET,
     threshold: Annotated[float, "Exit 1 if a finding's factor is at least this."] = THRESHOLD,
     exit_zero: Annotated[bool, "Exit 0 whatever is found."] = False,
     assume_finite: Annotated[bool, "No value is NaN or infinite, so suggestions need not mention it."] = False,
-    style: Annotated[
-        _Format, "--format", "How findings are written: github makes annotations in a workflow, sarif a log."
-    ] = _Format.LINES,
+    style: Annotated[_Format, "--format", "github: annotations in a workflow; sarif: a log."] = _Format.LINES,
     arg: ArgOption = None,
     *,
     meshed: MeshOptions,
@@ -50,11 +41,9 @@ def lint(
     if arg and len(programs) > 1:
         how = "lint one at a time, or let the files say it: step_example_args, or EXAMPLES"
         raise UsageError("--arg goes with one function", how=how)
-    found = {
-        each: some
-        for program in programs
-        for each, some in _by_function(program, target, assume_finite, arg or (), meshed)
-    }
+    found: dict[str, list[hlo.Suggestion]] = {}
+    for program in programs:
+        found |= _by_function(program, target, assume_finite, ProgramOptions(**vars(meshed), arg=arg))
     ranked = [each for some in found.values() for each in some]
     ranked.sort(key=lambda each: (-(each.saved_us or 0.0), -(each.factor or 0.0)))
     failing = [each for each in ranked if fails(each, threshold)]
@@ -62,13 +51,13 @@ def lint(
     def lines() -> Iterator[Line]:
         if style is _Format.SARIF:
             yield json_text(hlo.suggestions_sarif(ranked, target), own=False)
-        else:
-            told: set[str] = set()
-            for each in ranked:
-                yield _annotation(each, threshold) if style is _Format.GITHUB else line(each)
-                if style is _Format.LINES and each.rule not in told:
-                    yield from (f"    {code}" for code in _instead(each))
-                told.add(each.rule)
+            return
+        told: set[str] = set()
+        for each in ranked:
+            yield _annotation(each, threshold) if style is _Format.GITHUB else line(each)
+            if style is _Format.LINES and each.rule not in told:
+                yield from (f"    {code}" for code in _instead(each))
+            told.add(each.rule)
 
     keys = ("rule", "factor", "kind", "saved_us", "what", "how", "op", "basis")
     rows = [
@@ -86,45 +75,38 @@ def lint(
         raise CheckFailed(f"{counted(len(failing), 'line')} could be at least {threshold:g} times as fast on {target}")
 
 
-def _by_function(
-    program: str, target: str, assume_finite: bool, arguments: Sequence[str], meshed: MeshOptions
-) -> Iterator[tuple[str, list[hlo.Suggestion]]]:
+def _by_function(program: str, target: str, assume_finite: bool, of: ProgramOptions) -> dict[str, list[hlo.Suggestion]]:
     """The findings of a program, or of each function of a Python file; those left out are named on stderr."""
     if not program.endswith(".py"):
-        yield program, findings(program, target, assume_finite, arguments, meshed)
-        return
+        return {program: findings(program, target, assume_finite, of)}
     need("jax", "jaxlib", what="`lint`")
     with redirect_stdout(sys.stderr):
-        functions = hlo.functions_in(program, arguments)
-    linted = []
+        functions = hlo.functions_in(program, of.arg or ())
+    linted: dict[str, list[hlo.Suggestion]] = {}
     for name, why in functions.items():
+        each = f"{program}:{name}"
         try:
             if not why:
-                each = f"{program}:{name}"
-                linted.append((each, findings(each, target, assume_finite, arguments, meshed)))
+                linted[each] = findings(each, target, assume_finite, of)
         except UsageError as error:  # tracing it fails
             why = str(error)
         if why:
-            remark(f"left out: {program}:{name}: {why}")
+            remark(f"left out: {each}: {why}")
     if not linted:
         how = f"add --arg f32[8,128] for each argument, or EXAMPLES = {{NAME: (arguments,)}} to {program}"
         raise UsageError("it has no function that can be linted", where=program, how=how)
-    names = ", ".join(name.rpartition(":")[2] for name, _ in linted)
+    names = ", ".join(name.rpartition(":")[2] for name in linted)
     remark(f"linted {counted(len(linted), 'function')} of {program}: {names}")
-    yield from linted
+    return linted
 
 
 def findings(
-    program: str,
-    target: str,
-    assume_finite: bool = False,
-    arguments: Sequence[str] = (),
-    meshed: MeshOptions | None = None,
+    program: str, target: str, assume_finite: bool = False, of: ProgramOptions | None = None
 ) -> list[hlo.Suggestion]:
     """What the rules say about one program; UsageError for one that carries its compiler's layouts already."""
     need("jax", "jaxlib", what="`lint`")  # without them no rule can look, and nothing found would be a false all-clear
     chip = targets.target(target)  # before the program is loaded for it
-    loaded = load_program(program, list(arguments), cut=meshed)
+    loaded = (of or ProgramOptions()).load(program)
     if loaded.kind != "stablehlo":
         raise UsageError("a compiler's dump is no model", where=program, how="lint the function, or its StableHLO")
     return [*hlo.suggest(loaded, chip, assume_finite), *hlo.sharding_advice(loaded, chip)]

@@ -31,7 +31,7 @@ _MEMORY = Option(min=1, help="GiB that running the programs may take; default: h
 
 
 def optimize(
-    program: Annotated[str | None, Argument(metavar="PROGRAM", help=PROGRAM_HELP, show_default=False)] = None,
+    program: Annotated[str | None, Argument(help=PROGRAM_HELP)] = None,
     target: Annotated[str | None, "--target", "-t", "The chip whose layouts decide."] = None,
     diff: Annotated[bool, "Print what changed, and which passes changed nothing."] = False,
     explain: Annotated[bool, "Print every verdict, with its reason."] = False,
@@ -48,20 +48,13 @@ def optimize(
     print_after_all: Annotated[bool, "Print the program after every pass: to stderr, or into -o FOLDER/."] = False,
     rules: Annotated[str | None, "The rules that may act, separated by commas; 'none' for none. Default: all."] = None,
     assume_finite: Annotated[bool, "No value is NaN or infinite: rules that would spread one may act."] = False,
-    judge: Annotated[
-        str | None, "Compile both programs with an installed TPU compiler, keep what wins: tpu:v5e."
-    ] = None,
+    judge: Annotated[str | None, "Compile both programs for a TPU by libtpu, keep what wins: tpu:v5e."] = None,
     list_rules: Annotated[bool, "Print the rules there are, with guard and confirmed factors."] = False,
     list_all: Annotated[bool, "--list-passes", "Print the rewrites there are, with their options."] = False,
     arg: ArgOption = None,
     module: ModuleOption = None,
     *,
-    to: Annotated[
-        Output,
-        Files("", ".html"),
-        "Write the result, or as .html a page with every change before and after; - is stdout; a folder takes "
-        "--print-after-all too.",
-    ],
+    to: Annotated[Output, Files(" the result; a folder with --print-after-all", ".html changes before and after")],
 ) -> None:
     """Cut the data a program moves for layout's sake, where the modelled cost on the target falls."""
     if list_all or list_rules:
@@ -149,37 +142,30 @@ def _lines(
 
 
 def _passes_listed() -> Answer:
-    """Every rewrite with one line, its options below it, and the default pipeline."""
-    width = max(map(len, hlo.REWRITES))
-    options = {name: rewrite.options() for name, rewrite in hlo.REWRITES.items()}
-    passes = [
-        {"name": name, "summary": rewrite.summary, "options": [vars(option) for option in options[name]]}
-        for name, rewrite in hlo.REWRITES.items()
-    ]
-
-    def lines() -> Iterator[Line]:
-        for name, rewrite in hlo.REWRITES.items():
-            yield f"{name:{width}}  {rewrite.summary}"
-            for option in options[name]:
-                yield f"{'':{width}}    {option.name}={option.default}  {option.summary} ({option.kind})"
-        yield "\nby default all of them, in this order, until none changes anything:"
-        yield hlo.DEFAULT_PIPELINE
-
-    return Answer(lambda: {"passes": passes, "default": hlo.DEFAULT_PIPELINE}, lines)
+    """Every rewrite with its options, and the default pipeline."""
+    found = [(name, rewrite.summary, rewrite.options()) for name, rewrite in hlo.REWRITES.items()]
+    passes = [{"name": name, "summary": text, "options": list(map(vars, options))} for name, text, options in found]
+    rows = [(name, text, [f"{o.name}={o.default}  {o.summary} ({o.kind})" for o in of]) for name, text, of in found]
+    below = "\nby default all of them, in this order, until none changes anything:", hlo.DEFAULT_PIPELINE
+    return Answer(lambda: {"passes": passes, "default": hlo.DEFAULT_PIPELINE}, lambda: [*_listed(rows), *below])
 
 
 def _rules_listed() -> Answer:
-    """Every rule with one line, its guard, and what confirmed its gain."""
-    rows = hlo.list_rules()
-    width = max(len(row["name"]) for row in rows)
+    """Every rule with its guard, and what confirmed its gain."""
+    rows, rules = list[tuple[str, str, list[str]]](), hlo.list_rules()
+    for rule in rules:
+        factors = ", ".join(f"{chip} {figure['factor']:.3g}x" for chip, figure in rule["confirmed"].items())
+        below = f"{rule['phase']}; guard: {rule['guard']}; {factors or 'not confirmed yet'}"
+        rows.append((rule["name"], rule["summary"], [below]))
+    return Answer(lambda: {"rules": rules}, lambda: _listed(rows))
 
-    def lines() -> Iterator[Line]:
-        for row in rows:
-            factors = ", ".join(f"{chip} {figure['factor']:.3g}x" for chip, figure in row["confirmed"].items())
-            yield f"{row['name']:{width}}  {row['summary']}"
-            yield f"{'':{width}}    {row['phase']}; guard: {row['guard']}; {factors or 'not confirmed yet'}"
 
-    return Answer(lambda: {"rules": rows}, lines)
+def _listed(rows: Sequence[tuple[str, str, Sequence[str]]]) -> Iterator[Line]:
+    """Names, each with what it is, and more of it below."""
+    width = max(len(name) for name, *_ in rows)
+    for name, summary, below in rows:
+        yield f"{name:{width}}  {summary}"
+        yield from (f"{'':{width}}    {text}" for text in below)
 
 
 def _run_passes(text: str, passes: str, folder: str | None, to: Output, diff: bool, print_after_all: bool) -> None:
@@ -200,8 +186,13 @@ def _run_passes(text: str, passes: str, folder: str | None, to: Output, diff: bo
         rows = [{"pass": run.step, "round": run.round, "changes": run.changes, "diff": run.diff()} for run in runs]
         return {"pipeline": pipeline, "passes": rows}
 
+    def lines() -> Iterator[Line]:
+        """What each pass changed, one diff after the other; those that changed nothing are marked."""
+        for run in runs if diff and not to.suffix else ():
+            yield from (f"# {_heading(run)}", *[run.diff()] * bool(run.changes))
+
     forms: dict[str, Form] = {"": lambda: runs[-1].after, ".html": lambda: hlo.passes_html(pipeline, runs)}
-    deliver(Answer(to_json, lambda: _diffs(runs) if diff and not to.suffix else ()), to, forms)
+    deliver(Answer(to_json, lines), to, forms)
 
 
 def _print_after(runs: Sequence[hlo.PassRun], into: str | None) -> None:
@@ -231,14 +222,6 @@ def _stages(optimized: hlo.Optimized) -> list[hlo.PassRun]:
     return [inlined, hlo.PassRun(step, 1, sum(fired.values()), inlined.after, result)]
 
 
-def _diffs(runs: Sequence[hlo.PassRun]) -> Iterator[Line]:
-    """What each pass changed, one diff after the other; those that changed nothing are marked."""
-    for run in runs:
-        yield f"# {_heading(run)}"
-        if run.changes:
-            yield run.diff()
-
-
 def _heading(run: hlo.PassRun) -> str:
     return f"round {run.round}, {run.step}: {_count(run.changes)}"
 
@@ -251,16 +234,12 @@ _WHAT = "StableHLO text, bytecode or a portable artifact, packed (.gz, .xz) or n
 
 
 def verify(
-    original: Annotated[str, Argument(metavar="A", help=f"The original: {_WHAT}", show_default=False)],
-    rewritten: Annotated[str, Argument(metavar="B", help="What shall stand for it.", show_default=False)],
+    original: Annotated[str, Argument(metavar="A", help=f"The original: {_WHAT}")],
+    rewritten: Annotated[str, Argument(metavar="B", help="What shall stand for it.")],
     seeds: Annotated[int, Option(min=1, help="Try each kind of inputs this many times.")] = 1,
-    inputs: Annotated[
-        list[str] | None, "A kind of inputs (default: all): normal, wide, zeros, denormal, large, lowest, special."
-    ] = None,
+    inputs: Annotated[list[str] | None, "Only normal, wide, zeros, denormal, large, lowest or special ones."] = None,
     bit_exact: Annotated[bool, "The bits must be equal, not only the values."] = False,
-    assume_finite: Annotated[
-        bool, "Leave out inputs with a NaN or infinity: `optimize --assume-finite` did so."
-    ] = False,
+    assume_finite: Annotated[bool, "Leave out inputs with a NaN or infinity, as `optimize --assume-finite`."] = False,
     eager: Annotated[bool, "--eager/--no-eager", "Also run both one operation at a time."] = True,
     save: Annotated[str | None, "Write the inputs that show the worst case: a .npz file."] = None,
     tpu: Annotated[str | None, "Also compile both for a TPU such as v5e, and compare cycles (needs jax[tpu])."] = None,

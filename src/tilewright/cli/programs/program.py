@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument
 
 from tilewright import hlo
-from tilewright.cli.options import assigned
+from tilewright.cli.options import numbered
 from tilewright.cli.streams import read_bytes
 from tilewright.errors import UsageError
 from tilewright.render import bytes_text
@@ -29,27 +29,18 @@ PROGRAM_HELP = (
     "HLO or StableHLO text, bytecode, a portable artifact (jax.export), an HLO proto, any of them packed (.gz, .xz), a "
     "dump folder (--xla_dump_to), or model.py:function; - is stdin."
 )
-ProgramArgument = Annotated[str, Argument(metavar="PROGRAM", help=PROGRAM_HELP, show_default=False)]
-ArgOption = Annotated[
-    list[str] | None, "--arg", "-a", "For model.py:function: an example argument, such as f32[8,128]; repeat it."
-]
+ProgramArgument = Annotated[str, Argument(help=PROGRAM_HELP)]
+ArgOption = Annotated[list[str] | None, "--arg", "-a", "Of model.py:function: an argument, such as f32[8,128]."]
 ModuleOption = Annotated[str | None, "For a dump folder: the module to take, by (part of) its name."]
 
 AssumeOption = Annotated[
-    list[str] | None,
-    "--assume",
-    "What only a step's data says: kv_len=2048 (tokens in the cache of a sequence), tokens=N, sequences=N, trips=N.",
+    list[str] | None, "--assume", "What data says: kv_len=N (tokens cached), tokens=N, sequences=N, trips=N of loops."
 ]
 
 
 def assumptions(texts: Sequence[str] | None) -> dict[str, float]:
-    """The values of ``--assume NAME=NUMBER``. Raises UsageError for what is no number; ``estimate`` knows the names."""
-    try:
-        return {
-            name: float(value) for name, value in (assigned(text, "--assume", "kv_len=2048") for text in texts or ())
-        }
-    except ValueError as error:
-        raise UsageError(f"no number: {error}", where="--assume", how="write kv_len=2048") from None
+    """The values of ``--assume``, whose names ``estimate`` knows."""
+    return numbered(texts or (), "--assume", "kv_len=2048")
 
 
 _SPACE = re.compile(r"^Memory Space: (\S+) \(color=(\d{1,9})\)\nTotal bytes: (\d{1,18})", re.MULTILINE)
@@ -100,22 +91,14 @@ def _say_memory(path: Path) -> None:
 class MeshOptions:
     """Over what devices a program is cut, and how."""
 
-    mesh: Annotated[
-        str | None,
-        "--mesh AXIS=N,..",
-        "Devices along named axes, the last one fastest, as data=8,model=4: what is shown is one device's part.",
-    ] = None
+    mesh: Annotated[str | None, "--mesh AXIS=N,..", "Devices by axes, as data=8,model=4; one's part is shown."] = None
     shard: Annotated[
         list[str] | None,
         "--shard NAME=AXES,..",
         "With --mesh: the axes that cut each dim of an argument, as x=data,- (NAME: x, params['w'], params for all in "
-        "it, *['w'], 0, result); repeat it. What is not named is the partitioner's choice.",
+        "it, *['w'], 0, result). What is not named is the partitioner's choice.",
     ] = None
-    topology: Annotated[
-        str | None,
-        "--topology",
-        "With --mesh: the chips of a slice, as 4x8, of two slices 2*4x8; by default the squarest torus.",
-    ] = None
+    topology: Annotated[str | None, "With --mesh: chips of a slice, as 4x8 or 2*4x8; else the squarest torus."] = None
 
     def over(self) -> Mesh | None:
         """The mesh, or None. Raises UsageError where only what belongs to one is said."""
@@ -188,8 +171,6 @@ class ProgramOptions(MeshOptions):
         return hlo.load(Path(source), self.module if folder else None, self.frames or "")
 
 
-def load_program(
-    source: str, arg: list[str] | None = None, module: str | None = None, cut: MeshOptions | None = None
-) -> hlo.Program:
+def load_program(source: str, arg: list[str] | None = None, module: str | None = None) -> hlo.Program:
     """The program that ``source`` names, of a command with some of these options."""
-    return ProgramOptions(**vars(cut or MeshOptions()), arg=arg, module=module).load(source)
+    return ProgramOptions(arg=arg, module=module).load(source)

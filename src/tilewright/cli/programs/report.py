@@ -84,28 +84,16 @@ def report(
     target: _TargetOption = None,
     top: Annotated[int, Option(min=1, help="How many entries of each ranking to print.")] = 10,
     by: Annotated[_By | None, "Print this ranking only."] = None,
-    only: Annotated[
-        list[_Only] | None, "Rank operations of this category only, such as relayout; repeat it for more."
-    ] = None,
+    only: Annotated[list[_Only] | None, "Rank operations of this category only, such as relayout."] = None,
     transfers: Annotated[bool, "List prefetches and write-backs one by one, too."] = False,
-    profile: Annotated[
-        str | None, "Join measured times: an .xplane.pb or .trace.json.gz of jax.profiler or XProf, or its folder."
-    ] = None,
+    profile: Annotated[str | None, "Join measured times: an .xplane.pb or .trace.json.gz, or its folder."] = None,
     baseline: Annotated[str | None, "Compare with this report, written earlier with -o OLD.json."] = None,
-    fail_on: Annotated[
-        str | None, "With --baseline: exit 1 if bytes moved, padding or peak memory grew by more than, say, 5%."
-    ] = None,
-    compiled: Annotated[
-        bool, "--compile", "Report on what an installed TPU compiler (libtpu) makes of StableHLO."
-    ] = False,
+    fail_on: Annotated[str | None, "Exit 1 if bytes moved, padding or peak grew by more than 5%, say."] = None,
+    compiled: Annotated[bool, "--compile", "Report on what an installed libtpu makes of StableHLO."] = False,
     assume: programs.AssumeOption = None,
     *,
     of: programs.ProgramOptions,
-    to: Annotated[
-        Output,
-        Files(".json", ".html", ".sarif", _GRAPH, stdout=None),
-        "Write a .html, .json, .sarif (code review) or .modelexplorer.json file.",
-    ],
+    to: Annotated[Output, Files(".json", ".html", ".sarif for code review", f"{_GRAPH} a graph", stdout=None)],
 ) -> None:
     """Rank a program's operations by modelled time (by bytes moved without a chip), and its tensors by padding."""
     if fail_on is not None and baseline is None:
@@ -166,14 +154,14 @@ def _compare(old: hlo.MovementReport, new: hlo.MovementReport, allowed: float, q
 
 
 def diff(
-    before: Annotated[str, Argument(metavar="BEFORE", help=_SIDE, show_default=False)],
-    after: Annotated[str, Argument(metavar="AFTER", help="The same, of the other side.", show_default=False)],
+    before: Annotated[str, Argument(help=_SIDE)],
+    after: Annotated[str, Argument(help="The same, of the other side.")],
     target: _TargetOption = None,
     top: Annotated[int, Option(min=1, help="How many rows to print.")] = 20,
     arg: programs.ArgOption = None,
     module: programs.ModuleOption = None,
     *,
-    to: Annotated[Output, Files(".json", ".html", stdout=None), "Write a .html or .json file; - is stdout."],
+    to: Annotated[Output, Files(".json", ".html", stdout=None)],
 ) -> None:
     """Compare two programs: movement new, gone and changed; of two dumps on a TPU also time, with line and cause.
 
@@ -208,37 +196,21 @@ def diff(
 
 Plain = Mapping[str, Any]
 
-
-def _sum_of(key: str) -> Any:
-    """The sum of a column of rows."""
-    return lambda rows: sum(value_at(row, key) or 0 for row in rows)
-
-
-def _largest(key: str) -> Any:
-    """The largest value in a column of rows."""
-    return lambda rows: max((row[key] for row in rows if row.get(key) is not None), default=None)
-
-
 PLAN = (
     Quantity("HBM a chip", "bytes", "less", "hbm_per_chip.total_bytes"),
     Quantity("tables a chip", "bytes", "less", "hbm_per_chip.tables_bytes"),
     Quantity("optimizer slots a chip", "bytes", "less", "hbm_per_chip.slots_bytes"),
-    Quantity("buffers of a batch, one device", "bytes", "less", "stacks", _sum_of("buffer_bytes_per_device")),
-    Quantity("max ids per partition, all stacks", "count", "less", "stacks", _sum_of("limits.max_ids_per_partition")),
-    Quantity("wait, largest", "ratio", "less", "stacks", _largest("wait")),
-    Quantity("imbalance, largest", "ratio", "less", "stacks", _largest("imbalance")),
-    Quantity("entries dropped, largest share", "percent", "less", "stacks", _largest("drop_rate")),
+    Quantity("buffers of a batch, one device", "bytes", "less", "stacks.*.buffer_bytes_per_device", sum),
+    Quantity("max ids per partition, all stacks", "count", "less", "stacks.*.limits.max_ids_per_partition", sum),
+    Quantity("wait, largest", "ratio", "less", "stacks.*.wait", max),
+    Quantity("imbalance, largest", "ratio", "less", "stacks.*.imbalance", max),
+    Quantity("entries dropped, largest share", "percent", "less", "stacks.*.drop_rate", max),
     Quantity("batches over the limits", "percent", "less", "batches_over"),
     Quantity("bytes a step moves, a chip", "bytes", "less", "feeding.step_bytes_per_chip"),
     Quantity("a step's lookups and updates, modelled", "seconds", "less", "step_per_chip.waited"),
     Quantity("chips", "count", "neither", "topology.chips"),
     Quantity("samples a batch", "count", "neither", "batch"),
 )
-
-
-def _plan_within(path: str) -> tuple[Quantity, ...]:
-    """The quantities of a plan that stands at a path of another report."""
-    return tuple(replace(quantity, path=f"{path}.{quantity.path}") for quantity in PLAN)
 
 
 def _step_seconds(parts: Plain) -> float | None:
@@ -254,32 +226,28 @@ _RUN = (
     Quantity("largest difference of the proof", "number", "less", "max_difference"),
     Quantity("steps", "count", "neither", "steps"),
     Quantity("peak memory of this machine", "bytes", "less", "peak_rss_bytes"),
-    *_plan_within("plan"),
+    *(replace(quantity, path=f"plan.{quantity.path}") for quantity in PLAN),
 )
-
-
 _PROGRAM_RUN = (
     Quantity("a step, cycles", "count", "less", "machine.cycles"),
     Quantity("a step, modelled", "seconds", "less", "step.device_seconds"),
     Quantity("the call beside it", "seconds", "less", "step.call_seconds"),
     Quantity("bytes through HBM", "bytes", "less", "step.bytes"),
     Quantity("math units busy", "percent", "more", "machine.math_utilisation"),
-    Quantity("bytes through L1", "bytes", "less", "machine.bytes.l1", lambda of: sum(of.values())),
-    Quantity("bytes through L2", "bytes", "less", "machine.bytes.l2", lambda of: sum(of.values())),
-    Quantity("bytes through DRAM", "bytes", "less", "machine.bytes.dram", lambda of: sum(of.values())),
+    Quantity("bytes through L1", "bytes", "less", "machine.bytes.l1.*", sum),
+    Quantity("bytes through L2", "bytes", "less", "machine.bytes.l2.*", sum),
+    Quantity("bytes through DRAM", "bytes", "less", "machine.bytes.dram.*", sum),
     Quantity("energy, pJ", "number", "less", "machine.energy_pj"),
     Quantity("left to XLA", "percent", "less", "machine.fallback_share"),
     Quantity("moved, as written", "bytes", "less", "moved.before"),
     Quantity("moved, as run", "bytes", "less", "moved.after"),
-    Quantity(
-        "layers cut into slices", "count", "less", "layers", lambda of: sum(layer["cut"] is not None for layer in of)
-    ),
+    Quantity("layers cut into slices", "count", "less", "layers", lambda of: len(value_at(of, "*.cut") or ())),
     Quantity("memory asked for at once", "bytes", "less", "memory.need"),
     Quantity("memory there is", "bytes", "neither", "memory.capacity"),
     Quantity("tensors or layers without room", "count", "less", "memory.misfits", len),
     Quantity("checks that failed", "count", "less", "verification", lambda of: sum(not check["ok"] for check in of)),
     Quantity("loss after a step", "number", "less", "embeddings.loss_after"),
-    *_plan_within("embeddings.plan"),
+    *(replace(quantity, path=f"embeddings.plan.{quantity.path}") for quantity in PLAN),
 )
 _KINDS = {
     "run": ("a run", "Two runs", _RUN),
@@ -290,11 +258,9 @@ _KINDS = {
 
 def both_reports(before: str, after: str) -> tuple[Plain, Plain] | None:
     """The contents of two files that hold runs or plans; None where the first is something else."""
-    first = _report(before)
-    if first is None:
+    if (first := _report(before)) is None:
         return None
-    second = _report(after)
-    if second is None or first["kind"] != second["kind"]:
+    if (second := _report(after)) is None or first["kind"] != second["kind"]:
         problem = f"the one is {_KINDS[first['kind']][0]}, the other is not"
         raise UsageError(problem, where=after, how="compare two files of one kind")
     return first, second
@@ -309,14 +275,15 @@ def _report(path: str) -> Plain | None:
 
 def compare_reports(sides: tuple[Plain, Plain], names: tuple[str, str], to: Output, top: int) -> None:
     """Print the comparison, of its rows the first ``top``, or write it as a page or as JSON."""
-    kind, notes, more = sides[0]["kind"], tuple[str, ...](), dict[str, Any]()
-    if kind == "program_run":
-        notes = tuple(_caveats(*sides))
-        more = {"groups": ("figure", "layer"), "notes": notes, "top": top}
+    kind, notes = sides[0]["kind"], tuple[str, ...]()
     try:
-        rows = layers(*sides) if kind == "program_run" else _rows(kind, *sides)
-        more |= {"said": _statements(*sides)} if kind == "program_run" else {}
-        compared = Comparison(kind, _KINDS[kind][1], *names, _changes(kind, *sides), rows, **more)
+        if kind == "program_run":
+            notes = tuple(_caveats(*sides))
+            of_layers: dict[str, Any] = {"groups": ("figure", "layer"), "notes": notes, "top": top}
+            of_layers |= {"rows": layers(*sides), "said": _statements(*sides)}
+        else:
+            of_layers = {"rows": _rows(kind, *sides)}
+        compared = Comparison(kind, _KINDS[kind][1], *names, _changes(kind, *sides), **of_layers)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         problem, how = "one of the two is no whole report of a run", "write it with tilewright run PROGRAM --json"
         raise UsageError(problem, where=" ".join(names), how=how) from error
@@ -327,9 +294,8 @@ def compare_reports(sides: tuple[Plain, Plain], names: tuple[str, str], to: Outp
 
 def _changes(kind: str, *sides: Plain) -> tuple[Change, ...]:
     """Every quantity that a side has, and what was moved for layout, or rewritten, for each target."""
-    if kind == "program_run":
-        # A matrix unit's step is drawn from its cycles and has no seconds of its own.
-        sides = tuple({k: v for k, v in side.items() if k != "step" or "machine" not in side} for side in sides)
+    # A matrix unit's step is drawn from its cycles and has no seconds of its own.
+    sides = tuple({k: v for k, v in side.items() if k != "step" or "machine" not in side} for side in sides)
     key = "rewrites" if kind == "program_run" else "moved"
     found = list(changes(_KINDS[kind][2], *sides))
     for target in dict.fromkeys(name for side in sides for name in side.get(key, {})):
@@ -346,12 +312,9 @@ def _rows(kind: str, before: Plain, after: Plain) -> tuple[tuple[str, Change], .
     """Tables whose memory differs, and the stages of a run."""
     plans = [side.get("plan") or side for side in (before, after)]
     tables = [{t["name"]: t["padded_bytes"] for t in plan.get("tables", ())} for plan in plans]
-    parts: list[tuple[str, Kind, list[Any]]] = [("table", "bytes", tables)]
-    if kind == "run":
-        parts.append(("stage", "seconds", [side.get("stages", {}) for side in (before, after)]))
-    rows = [
-        (what, Change(name, unit, "less", old, new)) for what, unit, two in parts for name, old, new in _differing(*two)
-    ]
+    stages = [side.get("stages", {}) if kind == "run" else {} for side in (before, after)]
+    rows = [("table", Change(name, "bytes", "less", *two)) for name, *two in _differing(*tables)]
+    rows += [("stage", Change(name, "seconds", "less", *two)) for name, *two in _differing(*stages)]
     return tuple(sorted(rows, key=lambda row: (row[0], -row[1].difference)))
 
 

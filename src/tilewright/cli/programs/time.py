@@ -22,7 +22,7 @@ from typing import Annotated, Any, NamedTuple
 from typer import Argument, Option
 
 from tilewright import hlo, targets, trace
-from tilewright.cli.options import Files, assigned, swept
+from tilewright.cli.options import Files, numbered, swept
 from tilewright.cli.programs import program as programs
 from tilewright.cli.programs.report import make_report, terminal_width
 from tilewright.cli.streams import progress, read_text
@@ -34,27 +34,21 @@ from tilewright.render.tables import Heading, Table
 
 
 def time(
-    program: Annotated[str | None, Argument(metavar="PROGRAM", help=programs.PROGRAM_HELP, show_default=False)] = None,
-    target: Annotated[
-        list[str] | None, "--target", "-t", "The chip; repeat it to see several beside each other."
-    ] = None,
+    program: Annotated[str | None, Argument(help=programs.PROGRAM_HELP)] = None,
+    target: Annotated[list[str] | None, "--target", "-t", "The chip, or several beside each other."] = None,
     top: Annotated[int, Option(min=1, help="How many operations to print.")] = 15,
-    changes: Annotated[
-        list[str] | None, "--set", "What if: CHIP.KEY=VALUE, such as tpu-v6e.hbm_bandwidth=2e12; repeat it."
-    ] = None,
+    changes: Annotated[list[str] | None, "--set", "What if: CHIP.KEY=VALUE, as tpu-v6e.hbm_bandwidth=2e12."] = None,
     sweep: Annotated[str | None, "NAME=1,8,32: the word NAME in --arg takes each value in turn."] = None,
     largest: Annotated[str | None, "NAME: find the largest number for the word NAME in --arg that still fits."] = None,
     measured: Annotated[
-        str | None,
-        "--calibrate",
-        "Refit the chip's constants on rows.csv (program,us), or on an XProf profile of PROGRAM's dump; -o keeps them.",
+        str | None, "--calibrate", "Refit constants on rows.csv, or a profile of PROGRAM's dump."
     ] = None,
     calibration: Annotated[str | None, "Take the constants that --calibrate has kept in this file."] = None,
     compiled: Annotated[bool, "--compile", "Price what an installed TPU compiler (libtpu) makes of StableHLO."] = False,
     assume: programs.AssumeOption = None,
     *,
     of: programs.ProgramOptions,
-    to: Annotated[Output, Files(".json", ".html", ".pftrace"), "Write a .html, .json or .pftrace (Perfetto) file."],
+    to: Annotated[Output, Files(".json", ".html", ".pftrace")],
 ) -> None:
     """Model how long one step takes: the operations by time, what bounds each, and what a change would bring."""
     assumed = programs.assumptions(assume)
@@ -63,8 +57,7 @@ def time(
     chips = [targets.target(name) for name in target]
     if measured is not None:
         to.must_end_in(".json")
-        refitted, said = _calibrate(measured, program, chips[0])
-        deliver(Answer(lambda: refitted, lambda: said), to)
+        deliver(_calibrated(measured, program, chips[0]), to)
         return
     if program is None:
         raise UsageError("no program given", how="name a file of HLO or StableHLO, or model.py:function")
@@ -80,37 +73,38 @@ def time(
     for label, texts in _swept(sweep, of.arg):
         loaded = of.load(program, texts)
         for chip in chips:  # every changed one beside the plain one
+            ready = hlo.compile_for_tpu(loaded, chip.name) if compiled and loaded.kind != "hlo" else loaded
             for what_if, machine in [("", chip), *changed.get(chip.name, [])]:
-                ready = hlo.compile_for_tpu(loaded, chip.name) if compiled and loaded.kind != "hlo" else loaded
-                name = ", ".join(part for part in (label, chip.name, what_if) if part)
-                step = hlo.estimate(ready, machine, assumed)
-                named.append((name, _with_residual(step, ready, models)))
+                step = _with_residual(hlo.estimate(ready, machine, assumed), ready, models)
+                named.append((", ".join(filter(None, (label, chip.name, what_if))), step))
                 moved = moved or make_report(ready, machine, program, assumed)
     assert moved is not None
-    first = named[0][1]
+    first, pays = named[0][1], moved
     beside = [{"name": name, "device_seconds": step.device_seconds, "seconds": step.seconds} for name, step in named]
-    pays: list[Line] = [*moved.change_lines(width=terminal_width())]
-    plain = first.to_json() | {"changes": moved.to_json()["suggestions"]}
+    plain = first.to_json() | {"changes": pays.to_json()["suggestions"]}
     plain |= {"beside": beside} if len(named) > 1 else {}
+
+    def lines() -> Iterator[Line]:
+        head: list[Line] = [*first.lines(), "", *pays.change_lines(width=terminal_width()), ""]
+        yield from (*head, first.slowest_table(top))
+        if len(named) > 1:
+            yield from ("", first.comparison(named))
+
     forms: dict[str, Form] = {
-        ".html": lambda: first.to_html(named, [f"saves {each.saved}: {each.words}" for each in moved.suggestions[:3]]),
+        ".html": lambda: first.to_html(named, [f"saves {each.saved}: {each.words}" for each in pays.suggestions[:3]]),
         ".pftrace": lambda: trace.perfetto_bytes(first.events()),
     }
-    deliver(Answer(lambda: plain, lambda: _lines(named, top, pays)), to, forms, notes=first.notes)
+    deliver(Answer(lambda: plain, lines), to, forms, notes=first.notes)
 
 
 def _changed(chips: Sequence[targets.Target], changes: Sequence[str]) -> dict[str, list[tuple[str, targets.Target]]]:
     by_name = {chip.name: chip for chip in chips}
     settings: dict[str, dict[str, float]] = {}
-    for change in changes:
-        place, text = assigned(change, "--set", "CHIP.KEY=VALUE, as tpu-v6e.hbm_bandwidth=2e12")
+    for place, number in numbered(changes, "--set", "CHIP.KEY=VALUE, as tpu-v6e.hbm_bandwidth=2e12").items():
         chip, _, key = place.partition(".")
         if chip not in by_name or not key:
             raise UsageError(f"{chip} is not among the targets", where="--set", how=f"there is {', '.join(by_name)}")
-        try:
-            settings.setdefault(chip, {})[key] = float(text)
-        except ValueError:
-            raise UsageError(f"'{text}' is no number", where=f"--set {chip}.{key}", how="write it like 2e12") from None
+        settings.setdefault(chip, {})[key] = number
     return {
         chip: [(", ".join(f"{k} = {v:g}" for k, v in values.items()), hlo.what_if(by_name[chip], values))]
         for chip, values in settings.items()
@@ -158,15 +152,6 @@ def _largest(name: str, program: str, chip: targets.Target, of: programs.Program
     return fits
 
 
-def _lines(named: Sequence[tuple[str, hlo.StepTime]], top: int, changes: Sequence[Line]) -> Iterator[Line]:
-    first = named[0][1]
-    yield from (*first.lines(), "", *changes, "")
-    yield first.slowest_table(top)
-    if len(named) > 1:
-        yield ""
-        yield first.comparison(named)
-
-
 def shard(
     program: programs.ProgramArgument,
     target: Annotated[str, "--target", "-t", "The chip."] = "tpu-v5e",
@@ -176,7 +161,7 @@ def shard(
     compiled: Annotated[bool, "--compile", "Ask an installed TPU compiler (libtpu) for the slice, too."] = False,
     *,
     of: programs.ProgramOptions,
-    to: Annotated[Output, Files(".json", ".html"), "Write a .html (not with --search) or .json file."],
+    to: Annotated[Output, Files(".json", ".html a page, not with --search")],
 ) -> None:
     """Partition a program over a mesh: the step, what a device holds and sends, the changes that pay most."""
     chip = targets.target(target)
@@ -324,12 +309,8 @@ def _kept(path: str, chips: Sequence[targets.Target]) -> tuple[list[targets.Targ
     return [_scaled(chip, factors, fitted_on) for chip in chips], models
 
 
-def _calibrate(measured: str, program: str | None, chip: targets.Target) -> tuple[dict[str, Any], Iterator[Line]]:
-    """What a calibration's file holds, and what is said of it.
-
-    Raises UsageError for rows that are none, and where fewer than two were measured.
-    """
-
+def _calibrated(measured: str, program: str | None, chip: targets.Target) -> Answer:
+    """A calibration's file, and what is said of it. UsageError for rows that are none, and for fewer than two."""
     before = list(_points(measured, program, chip))
     now = before.copy()
     if len(before) < 2:
@@ -350,7 +331,22 @@ def _calibrate(measured: str, program: str | None, chip: targets.Target) -> tupl
     plain = {"schema": _SCHEMA, "target": chip.name, "factors": factors, "rows": sum(fitted)}
     plain |= {"from": measured, "held_back": fitted.count(False), "error_before": errors[0], "error_after": errors[1]}
     plain |= {"models": models}
-    return plain, _refit_lines(before, now, fitted, errors, factors, models)
+
+    def lines() -> Iterator[Line]:
+        said = ", ".join(f"{bound} {factor:.2f}" for bound, factor in factors.items())
+        yield f"how much longer each takes than modelled before: {said}"
+        held = fitted.count(False)
+        which = f"{held} rows that were not fitted" if held else f"{len(fitted)} rows, too few to hold any back"
+        yield f"mean error of {which}: {percent_text(errors[0])} before, {percent_text(errors[1])} after"
+        if counts := ", ".join(str(len(model["steps"])) for model in models):
+            yield f"{counts} steps of a model each: what they took besides is taken for its neighbours"
+        times: list[Heading] = [(name, "seconds") for name in ("measured", "before", "after")]
+        yield from ("", Table(["row", *times, ("error", "percent"), ("now", "percent"), ""], [
+            (a.name, a.measured / 1e6, a.modelled / 1e6, b.modelled / 1e6, a.error, b.error, "" if on else "held back")
+            for a, b, on in zip(before, now, fitted)
+        ]))  # fmt: skip
+
+    return Answer(lambda: plain, lines)
 
 
 def _factors(points: Sequence[_Point]) -> dict[str, float]:
@@ -372,28 +368,3 @@ def _factors(points: Sequence[_Point]) -> dict[str, float]:
 
 def _scaled(chip: targets.Target, factors: Mapping[str, float], fitted_on: str) -> targets.Target:
     return hlo.what_if(chip, {f"scale.{bound}": factor for bound, factor in factors.items()}, fitted_on)
-
-
-def _refit_lines(
-    before: Sequence[_Point],
-    now: Sequence[_Point],
-    fitted: Sequence[bool],
-    errors: Sequence[float],
-    factors: Mapping[str, float],
-    models: Sequence[Mapping[str, Any]],
-) -> Iterator[Line]:
-    said = ", ".join(f"{bound} {factor:.2f}" for bound, factor in factors.items())
-    yield f"how much longer each takes than modelled before: {said}"
-    held = fitted.count(False)
-    which = f"{held} rows that were not fitted" if held else f"{len(fitted)} rows, too few to hold any back"
-    yield f"mean error of {which}: {percent_text(errors[0])} before, {percent_text(errors[1])} after"
-    if counts := [len(model["steps"]) for model in models]:
-        yield f"{', '.join(map(str, counts))} steps of a model each: what they took besides is taken for its neighbours"
-    yield ""
-    times: list[Heading] = [(name, "seconds") for name in ("measured", "before", "after")]
-    heads = ["row", *times, ("error", "percent"), ("now", "percent"), ""]
-    marks = ("" if on else "held back" for on in fitted)
-    yield Table(heads, [
-        (a.name, a.measured / 1e6, a.modelled / 1e6, b.modelled / 1e6, a.error, b.error, mark)
-        for a, b, mark in zip(before, now, marks)
-    ])  # fmt: skip

@@ -260,7 +260,7 @@ export class Cells {
     for (let row = Math.ceil(from / down) * down; row < to; row += down) {
       pen.fillText(panel.rows[row] ?? "", panel.x - 5, panel.y + (row + 0.5) * h);
     }
-    const name = [panel.rowName && `${panel.rowName} ↓`, panel.columnName && `${panel.columnName} →`].filter(Boolean).join("  ");
+    const name = [panel.row_name && `${panel.row_name} ↓`, panel.column_name && `${panel.column_name} →`].filter(Boolean).join("  ");
     pen.textAlign = "left";
     if (name && !panel.heading) pen.fillText(name, panel.x, panel.y - TOP - 4);
   }

@@ -53,7 +53,7 @@ class MovementReport(ReportData):
     """
 
     head_lines, change_lines, ranking_lines = lines.head_lines, lines.change_lines, lines.ranking_lines
-    to_html, to_block, _repr_html_ = page.to_html, page.to_block, page.glance_html
+    to_html, to_block, figures, _repr_html_ = page.to_html, page.to_block, page.figures, page.glance_html
     to_sarif, model_explorer, model_explorer_data = report_sarif, model_explorer, model_explorer_data
     with_profile = join_profile
 

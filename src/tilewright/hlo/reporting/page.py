@@ -44,7 +44,7 @@ from tilewright.render import (
     steps,
     table,
 )
-from tilewright.render.formats import place_text, ratio_text
+from tilewright.render.formats import counted, place_text, ratio_text
 from tilewright.render.markup import Scripted, element, escape, join
 from tilewright.render.page import carried, details, note
 from tilewright.render.tables import cells, glance, glance_table
@@ -150,7 +150,7 @@ def to_html(report: ReportData) -> str:
     step = f"{seconds_text(report.time.device_us / 1e6)} a step; " if report.time is not None else ""
     page = Page(f"Data movement: {report.program}", step + totals(report), facts=facts, wide=True)
     page.section("changes", "What to do", *_todo(report))
-    page.section("summary", "Summary", cards(_figures(report)), *map(note, report.notes))
+    page.section("summary", "Summary", cards(figures(report)), *map(note, report.notes))
     by = "time" if report.profile is not None or report.time is not None else "bytes moved"
     page.section("movement", f"Operations by {by}", _movement(report))
     tensors = explorer(TENSOR_FIELDS, report.alike.wasteful(), key=attrgetter("name"), sort="wasted", prefix="tensor",
@@ -166,7 +166,7 @@ def to_html(report: ReportData) -> str:
 def to_block(report: ReportData) -> Html:
     """The report as one block for a page of another room: figures, notes and the operations."""
     movement = _movement(report)
-    whole = join([cards(_figures(report)), *map(note, report.notes), movement], "\n")
+    whole = join([cards(figures(report)), *map(note, report.notes), movement], "\n")
     return Scripted(whole, drawing_module()) if isinstance(movement, Scripted) else whole
 
 
@@ -229,32 +229,29 @@ def _change(report: ReportData, change: Suggestion) -> Html:
     return element("li", *parts)
 
 
-def _figures(report: ReportData) -> list[Card]:
-    figures, first = list[Card](), report.time is not None and bool(report.time.exchange_us)
-    figures += [
-        Card("moved", bytes_text(report.moved_bytes), f"by {count_text(len(report.ranked()))} operations"),
-        Card("free", count_text(report.bitcasts), f"bitcasts among {count_text(len(report.rows))} operations", "good"),
-        Card("padding", bytes_text(report.wasted_bytes), f"in {count_text(len(report.wasteful()))} tensors"),
-        Card(
-            "memory over data", ratio_text(report.padding_ratio), f"{bytes_text(report.padded_bytes)} hold the tensors"
-        ),
-    ]
+def figures(report: ReportData) -> list[Card]:
+    """The report's key figures."""
+    size, found = bytes_text(report.padded_bytes), list[Card]()
+    found.append(Card("moved", bytes_text(report.moved_bytes), f"by {counted(len(report.ranked()), 'operation')}"))
+    among = f"bitcasts among {counted(len(report.rows), 'operation')}"
+    found.append(Card("free", count_text(report.bitcasts), among, "good"))
+    found.append(Card("padding", bytes_text(report.wasted_bytes), f"in {counted(len(report.wasteful()), 'tensor')}"))
+    found.append(Card("memory over data", ratio_text(report.padding_ratio), f"{size} hold the tensors"))
     if report.peak is not None:
-        figures.append(Card("peak", bytes_text(report.peak.padded_bytes), report.peak.shares))
+        found.append(Card("peak", bytes_text(report.peak.padded_bytes), report.peak.shares))
     if report.time is not None:
         call = f", {seconds_text(report.time.call_us / 1e6)} beside it for the call" if report.time.call_us else ""
         moving = f"{seconds_text(report.modelled_us / 1e6)} of it moves data{call}"
-        figures.append(Card("modelled step", seconds_text(report.time.device_us / 1e6), moving))
-        if report.time.exchange_us:
+        found.append(Card("modelled step", seconds_text(report.time.device_us / 1e6), moving))
+        if report.time.exchange_us:  # on many devices: the step, what is exposed and the peak stand in front
             waited = f"of {seconds_text(report.time.exchange_us / 1e6)} of exchanges between chips"
-            figures.append(Card("exposed", seconds_text(report.time.exposed_us / 1e6), waited))
-    if first:  # of a program on many devices: the step, what is exposed and the peak stand in front
-        order = ("modelled step", "exposed", "peak")
-        figures.sort(key=lambda card: order.index(card.label) if card.label in order else len(order))
+            found.append(Card("exposed", seconds_text(report.time.exposed_us / 1e6), waited))
+            order = ("modelled step", "exposed", "peak")
+            found.sort(key=lambda card: order.index(card.label) if card.label in order else len(order))
     if report.profile is not None:
         time, share = report.profile.rows_us, report.profile.rows_us / (report.profile.total_us or 1.0)
-        figures.append(Card("measured", seconds_text(time / 1e6), f"{percent_text(share)} of the profile's time"))
-    return figures
+        found.append(Card("measured", seconds_text(time / 1e6), f"{percent_text(share)} of the profile's time"))
+    return found
 
 
 def _movement(report: ReportData) -> Html:
