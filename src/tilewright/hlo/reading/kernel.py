@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import product
 from math import prod
 from typing import Any
 
@@ -14,8 +15,6 @@ import numpy as np
 from tilewright.hlo.reading.kernel_tree import block_bytes
 
 Array = np.ndarray[Any, Any]
-_MOST_CUTS = 64
-"""Sizes of blocks at an array's edges that are told apart."""
 Product = tuple[int, int, int, int, str]
 """(batch, rows, columns, depth, element type of the left operand)."""
 
@@ -150,12 +149,13 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Moves:
-    """A window over a grid: ``changed`` in which steps another block is wanted, ``cut`` which size each step's block
-    has (a number into ``sizes``, megabytes), ``distinct``: megabytes of the blocks that differ."""
+    """A window over a grid, step by step: ``changed`` where another block is wanted, ``each`` the bytes of its block.
+
+    ``distinct``: megabytes of the blocks that differ.
+    """
 
     changed: Array
-    cut: Array
-    sizes: Array
+    each: Array
     distinct: float
 
     @property
@@ -166,9 +166,7 @@ class Moves:
     @property
     def megabytes(self) -> float:
         """Of all that is moved."""
-        if len(self.sizes) == 1:
-            return float(self.fetches * self.sizes[0])
-        return float(np.bincount(self.cut[self.changed], minlength=len(self.sizes)) @ self.sizes)
+        return int(self.each[self.changed].sum()) / 1e6
 
 
 def moves_of(
@@ -183,38 +181,32 @@ def moves_of(
     >>> moves.fetches, round(moves.megabytes * 1e6), round(moves.distinct * 1e6)
     (24, 98304, 24576)
     """
-    steps, whole = prod(grid), block_bytes(block, kind) / 1e6
-    none, sizes = np.zeros(1, np.int64), np.asarray([whole])
+    steps, whole = max(0, prod(grid)), block_bytes(block, kind)
     if not steps or len(places) != len(block):
-        distinct = min(steps * whole, block_bytes(array, kind) / 1e6) if array else steps * whole
-        return Moves(np.ones(max(0, steps), bool), none, sizes, distinct)
-    lows = [int(place.min()) for place in places]
-    widths = [int(place.max()) - low + 1 for place, low in zip(places, lows)]
-    at, cut = np.zeros((), np.int64), np.zeros((), np.int64)
-    cuts: list[tuple[int, ...]] = [()]
+        distinct = min(steps * whole, block_bytes(array, kind)) if array else steps * whole
+        return Moves(np.ones(steps, bool), np.broadcast_to(whole, steps), distinct / 1e6)
+    at, different = np.zeros((), np.int64), 1
+    inside = []  # of its block, in each dim
     for d, place in enumerate(places):
-        at = at * widths[d] + (place - lows[d])
-        inside = np.full(1, block[d])
-        if array and block[d] and array[d] % block[d] and len(cuts) < _MOST_CUTS:
-            inside = np.clip(array[d] - place * block[d], 0, block[d])
-        seen, number = np.unique(inside, return_inverse=True)
-        cut = cut * len(seen) + number.reshape(np.shape(inside) if inside.size > 1 else ())
-        cuts = [(*one, size) for one in cuts for size in seen.tolist()]
+        low, high = int(place.min()), int(place.max())
+        at, different = at * (high - low + 1) + (place - low), different * (high - low + 1)
+        cut = array and block[d] and array[d] % block[d]
+        sizes = np.clip(array[d] - place * block[d], 0, block[d]) if cut else np.asarray(block[d])
+        seen, number = np.unique(sizes, return_inverse=True)
+        inside.append((seen.tolist(), number.reshape(sizes.shape)))
+    table = np.asarray([block_bytes(sizes, kind) for sizes in product(*(seen for seen, _ in inside))])
+    each = table.reshape([len(seen) for seen, _ in inside])[tuple(number for _, number in inside)]
+    each = np.broadcast_to(each, grid).reshape(-1) if each.ndim else np.broadcast_to(each, steps)
     flat = np.broadcast_to(at, grid).reshape(-1)
     changed = np.ones(steps, bool)
     np.not_equal(flat[1:], flat[:-1], out=changed[1:])
-    sizes = np.asarray([block_bytes(one, kind) / 1e6 for one in cuts])
-    if len(cuts) == 1:
-        return Moves(changed, none, sizes, len(_different(flat, prod(widths))) * float(sizes[0]))
-    flat_cut = np.broadcast_to(cut, grid).reshape(-1)
-    both = _different(flat * len(cuts) + flat_cut, prod(widths) * len(cuts))
-    return Moves(changed, flat_cut, sizes, float(sizes[both % len(cuts)].sum()))
+    return Moves(changed, each, int(each[_one_of_each(flat, different)].sum()) / 1e6)
 
 
-def _different(numbers: Array, most: int) -> Array:
-    """The different ones of numbers from 0 to ``most``."""
+def _one_of_each(numbers: Array, most: int) -> Array:
+    """Where each of the numbers, from 0 to ``most``, stands once."""
     if most > 4 * len(numbers) + 1024:
-        return np.unique(numbers)
-    seen = np.zeros(most, bool)
-    seen[numbers] = True
-    return np.flatnonzero(seen)
+        return np.unique(numbers, return_index=True)[1]
+    place = np.full(most, -1)
+    place[numbers] = np.arange(len(numbers))
+    return place[place >= 0]

@@ -14,40 +14,11 @@ from typing import Any, cast
 
 import numpy as np
 
+from tilewright.hlo.reading import kernel_numbers as scalars
+from tilewright.hlo.reading import kernel_tree as tree
 from tilewright.hlo.reading.kernel import Array, Kernel, Moment, Moves, Part, Window, moves_of
-from tilewright.hlo.reading.kernel_numbers import (
-    ARITHMETIC,
-    MET,
-    SAME,
-    UNKNOWN,
-    Chance,
-    Data,
-    Number,
-    as_integer,
-    chosen,
-    combined,
-    compared,
-    constant,
-    ends_of,
-    mean,
-    merged,
-    plain,
-    ranges_of,
-)
-from tilewright.hlo.reading.kernel_tree import (
-    Block,
-    Node,
-    Shaped,
-    block_bytes,
-    held,
-    integers,
-    memory_of,
-    opened,
-    passed_on,
-    products_of,
-    stored,
-    unused,
-)
+from tilewright.hlo.reading.kernel_numbers import UNKNOWN, Chance, Data, Number
+from tilewright.hlo.reading.kernel_tree import Block, Node, Shaped, block_bytes, integers, memory_of
 
 _MOST_STEPS = 1 << 22
 """Steps of a grid that are counted one by one; of a longer one every window is taken as fetched in every step."""
@@ -102,14 +73,14 @@ class Walk:
         self.grid = [longest if bound < 0 else bound for bound in bounds]
         kernel.steps, kernel.grid = prod(self.grid), tuple(self.grid)
         kernel.semantics = tuple(re.findall(r"#tpu\.dimension_semantics<(\w+)>", main.rest))
-        kernel.held_bytes = held(main)
+        kernel.held_bytes = tree.held(main)
         self.sizes_given = sum(bound < 0 for bound in bounds)  # they come as operands before all others
         self.numbers: dict[str, Number] = {}
         self.defined: dict[str, Node] = {}
         self.tables: dict[str, tuple[int, ...]] = {}
         self.contents: dict[str, Array] = {}
         self.cells: dict[str, dict[int, Number]] = defaultdict(dict)
-        self.ranges = ranges_of(main.blocks[0], {name for name, kind in self.arguments if "smem" in kind})
+        self.ranges = scalars.ranges_of(main.blocks[0], {name for name, kind in self.arguments if "smem" in kind})
         self.steps, self.work = _Steps(), 0
         self.entered: list[tuple[dict[str, Number], dict[str, Node], list[Node]]] = []
         self.trips: Counter[tuple[Any, ...]] = Counter()
@@ -120,9 +91,9 @@ class Walk:
         body = main.blocks[0]
         own = {name for name, kind in self.arguments[self.last :] if "<vmem>" in kind}
         own |= {node.result for node in body.all() if node.name == "memref.alloca" and "<vmem>" in node.signature}
-        kernel.from_own = products_of(body, own)
-        self.passing = set() if kernel.sparse else own - passed_on(body)
-        self.unread = unused(body)
+        kernel.from_own = tree.products_of(body, own)
+        self.passing = set() if kernel.sparse else own - tree.passed_on(body)
+        self.unread = tree.unused(body)
         self.blocks: list[Block] = []  # of the kernel's parts
         self.fresh: set[str] = set()  # what this trip has written of them
 
@@ -137,10 +108,10 @@ class Walk:
         self.operands = {name: self.sizes_given + k for k, (name, _) in enumerate(self.arguments[rank : self.last])}
         self._block(self.main.blocks[0], 1.0)
         scratch = [memory_of(kind) for name, kind in self.arguments[self.last :] if name not in self.passing]
-        kernel.scratch = scratch + opened(self.main.blocks[0], self.passing)
+        kernel.scratch = scratch + tree.opened(self.main.blocks[0], self.passing)
         if self.passing:
             kernel.parts = [_part(block, self.unread, self.passing) for block in self.blocks]
-        written = stored(self.main.blocks[0])
+        written = tree.stored(self.main.blocks[0])
         items = re.findall(r"\{[^{}]*\}", self.main.rest.partition("window_params = [")[2])
         moves: list[Moves | None] = []
         for number, (name, kind) in enumerate(self.arguments[rank + self.prefetch : self.last]):
@@ -165,7 +136,7 @@ class Walk:
                 )
             )
         self._moments(moves)
-        if average := mean(self.begun):
+        if average := scalars.mean(self.begun):
             kernel.uneven = float(np.max(self.begun)) / average
         kernel.assumed = list(dict.fromkeys(kernel.assumed))
         return kernel
@@ -188,8 +159,8 @@ class Walk:
             if moved is None or not moved.changed.size:
                 continue
             megabytes = moved.megabytes / max(1, moved.fetches)
-            edge = float(moved.sizes[moved.cut[0]]), float(moved.sizes[moved.cut[-1]])
-            (last if window.result else first).append((window.operand, edge[1 if window.result else 0], 1.0))
+            edge = int(moved.each[-1 if window.result else 0]) / 1e6
+            (last if window.result else first).append((window.operand, edge, 1.0))
             if not followed or len(moved.changed) == 1:
                 continue
             changed = moved.changed.astype(np.int8)
@@ -266,7 +237,7 @@ class Walk:
             rows = next((m for m, side in flat if side == sides[0] and any((m, n) in flat for n in sides[1:])), 0)
             for name, sizes in self.tables.items():
                 if rows and 1 < groups <= _LARGEST and sizes in ((groups,), (groups + 1,)):
-                    ends = ends_of(groups, rows)
+                    ends = scalars.ends_of(groups, rows)
                     self.contents[name] = np.diff(ends) if sizes[0] == groups else ends
                     self.kernel.assumed.append(f"{rows:,} rows in {groups:,} groups of different sizes")
                     visits = max(length for sizes in self.tables.values() for length in sizes)
@@ -305,7 +276,7 @@ class Walk:
             block.part = len(self.kernel.parts)
             self.kernel.parts.append(_part(block, self.unread))
             self.blocks.append(block)
-            constants = {n.result: constant(n) for n in block.nodes if n.name == "arith.constant"}
+            constants = {n.result: scalars.constant(n) for n in block.nodes if n.name == "arith.constant"}
             made = {n.result: n for n in block.nodes if n.result and n.name != "arith.constant"}
             control = [
                 n for n in block.nodes if n.blocks or n.name in _CONTROL or self.passing.intersection(n.operands)
@@ -367,7 +338,7 @@ class Walk:
     def _branches(self, node: Node, weight: Any) -> None:
         condition = self._value(node.operands[0])
         if not isinstance(condition, Chance):
-            condition = Chance(1.0, MET)
+            condition = Chance(1.0, scalars.MET)
         counted = self._counted() if condition.assumed else 0.0
         given: list[tuple[Any, list[Number]]] = []
         for block, share in zip(node.blocks, (condition.share, 1 - condition.share)):
@@ -382,11 +353,11 @@ class Walk:
         if node.result and given:
             for k, number in enumerate(given[0][1]):
                 if len(given) > 1 and k < len(given[1][1]):
-                    number = chosen(condition, number, given[1][1][k])
+                    number = scalars.chosen(condition, number, given[1][1][k])
                 self._give(node, k, number)
 
     def _counted(self) -> float:
-        return sum(mean(weight) for weight in self.steps.parts.values())
+        return sum(scalars.mean(weight) for weight in self.steps.parts.values())
 
     def _give(self, node: Node, k: int, number: Number) -> None:
         """The ``k``-th result of an operation with blocks."""
@@ -402,9 +373,9 @@ class Walk:
         trips: Any = 1
         if not by_data:
             trips = np.maximum(0, -(-(np.asarray(high) - low) // np.maximum(1, step)))
-        scalars = any(inner.name == "memref.store" for inner in block.all())
+        stores = any(inner.name == "memref.store" for inner in block.all())
         most = int(np.max(trips)) if np.size(trips) else 0
-        if by_data or not (block.moves or scalars) or most <= 0:
+        if by_data or not (block.moves or stores) or most <= 0:
             self._forget(names)
             if by_data and node.operands[0] in self.passed:
                 pass  # it goes on where one ended that passed all: a remainder of nothing
@@ -425,7 +396,7 @@ class Walk:
                 most = max(most, trip + 1)
                 break
             runs = (trip < trips).astype(float) if np.size(trips) > 1 else 1.0
-            self.numbers[names[0]] = plain(low + trip * step)
+            self.numbers[names[0]] = scalars.plain(low + trip * step)
             for name, number in zip(names[1:], carried):
                 self.numbers[name] = number
             carried = [self._value(name) for name in self._trip(block, weight * runs)]
@@ -474,11 +445,11 @@ class Walk:
         steps = self.steps
         if steps.parts or steps.moved:
             every = max(1, self.kernel.steps)
-            runs = max((mean(weight) for weight in steps.parts.values()), default=1.0 / every) or 1.0 / every
+            runs = max((scalars.mean(weight) for weight in steps.parts.values()), default=1.0 / every) or 1.0 / every
             parts = tuple(
                 (number, round(share_of / runs, 4))
                 for number, weight in sorted(steps.parts.items())
-                if (share_of := mean(weight))
+                if (share_of := scalars.mean(weight))
             )
             times = runs * every * share
             moved = tuple((k, round(m / times, 6), round(n / times, 4)) for k, (m, n) in sorted(steps.moved.items()))
@@ -529,7 +500,7 @@ class Walk:
         flat = [float(np.mean(size)) for size in sizes]
         whole = all(size == round(size) for size in flat)
         megabytes = block_bytes([round(size) for size in flat], kind) / 1e6 if whole else 0.0
-        runs = mean(weight) * max(1, self.kernel.steps)
+        runs = scalars.mean(weight) * max(1, self.kernel.steps)
         operand = next((k for name in node.operands[:2] if (k := self._array(name)) is not None), -1)
         self.kernel.copied += megabytes * runs
         total = self.steps.moved[operand]
@@ -582,15 +553,15 @@ class Walk:
         if type(place) is int and place in self.cells[table]:
             return self.cells[table][place]
         if table in self.contents:
-            return plain(self.contents[table][np.clip(place, 0, prod(sizes) - 1)])
+            return scalars.plain(self.contents[table][np.clip(place, 0, prod(sizes) - 1)])
         if sizes == (1,) and self.contents:
             return self.longest if table in self.ranges.lengths else 0
         if (blocks := self.ranges.blocks.get(table)) and table not in self.ranges.lengths:
             count = prod(sizes)
             if count <= _LARGEST and (other := self._beside(table, count - blocks + 1)):
-                self.contents |= merged(table, blocks, other, count - blocks + 1)
-                return plain(self.contents[table][np.clip(place, 0, count - 1)])
-            return plain(np.clip(place, 0, count - 1) * min(blocks, count) // max(1, count))
+                self.contents |= scalars.merged(table, blocks, other, count - blocks + 1)
+                return scalars.plain(self.contents[table][np.clip(place, 0, count - 1)])
+            return scalars.plain(np.clip(place, 0, count - 1) * min(blocks, count) // max(1, count))
         return Data(sizes, place)
 
     def _beside(self, table: str, blocks: int) -> str:
@@ -615,7 +586,7 @@ class Walk:
     # Numbers.
 
     def _known(self, name: str) -> Any:
-        number = as_integer(self._value(name))
+        number = scalars.as_integer(self._value(name))
         return number if isinstance(number, int | np.ndarray) else None
 
     def _value(self, name: str) -> Number:
@@ -637,20 +608,20 @@ class Walk:
 
     def _number(self, node: Node) -> Number:
         name = node.name
-        if name in SAME:
+        if name in scalars.SAME:
             return self.numbers[node.operands[0]]
         if name == "arith.select":
             condition, yes, no = (self.numbers[operand] for operand in node.operands)
-            return chosen(condition, yes, no)
+            return scalars.chosen(condition, yes, no)
         given = [self.numbers[operand] for operand in node.operands]
         if name == "arith.cmpi":
-            return compared(node.predicate, given)
+            return scalars.compared(node.predicate, given)
         if name in _LOGIC and all(isinstance(one, Chance) for one in given):
-            return combined(name, given)
-        if name in ARITHMETIC:
-            a, b = as_integer(given[0]), as_integer(given[1])
+            return scalars.combined(name, given)
+        if name in scalars.ARITHMETIC:
+            a, b = scalars.as_integer(given[0]), scalars.as_integer(given[1])
             if isinstance(a, int | np.ndarray) and isinstance(b, int | np.ndarray):
-                number: int | Array = ARITHMETIC[name](a, b)
+                number: int | Array = scalars.ARITHMETIC[name](a, b)
                 return UNKNOWN if type(number) is int and abs(number) >> 62 else number
         return next((one for one in given if isinstance(one, Data)), UNKNOWN)
 
