@@ -97,7 +97,6 @@ class KernelCheck:
     vmem_limit: int = 0
     scratch_bytes: int = 0
     spilled_bytes: int = 0
-    smem_bytes: int = 0
     hbm_bytes: int = 0
     least_hbm_bytes: int = 0
     windows: tuple[CheckedWindow, ...] = ()
@@ -347,7 +346,6 @@ def _checked(op: Operation, program: Program, chip: Target, step: StepTime | Non
         limit,
         memory.scratch,
         memory.spilled,
-        memory.scalar,
         own + sum(w.bytes for w, there in zip(windows, near) if not there),
         own + sum(w.least for w, there in zip(windows, near) if not there),
         windows,
