@@ -125,6 +125,10 @@ def _write_precision(pair: tuple[str, str]) -> Any:
     return ir.Attribute.parse("[" + ", ".join(f"#stablehlo<precision {word}>" for word in pair) + "]")
 
 
+def _read_flags(attribute: Any) -> tuple[bool, ...]:
+    return tuple(bool(value) for value in ir.DenseBoolArrayAttr(attribute))
+
+
 def _repeated(value: Any) -> Callable[[Attributes], Any]:
     """A default of one value for each dim of the window."""
     return lambda own: (value,) * (len(own["window"]) if "window" in own else len(own["numbers"][0]) - 2)
@@ -132,9 +136,19 @@ def _repeated(value: Any) -> Callable[[Attributes], Any]:
 
 _PRECISION = Part("precision_config", "precision", _read_precision, _write_precision, lambda own: _ANY_PRECISION)
 _PADDING = Part("padding", "padding", _read_padding, _write_padding, _repeated((0, 0)))
+_REVERSAL = Part(
+    "window_reversal", "reversal", _read_flags, lambda v: ir.DenseBoolArrayAttr.get(list(v)), _repeated(False)
+)
+_SORTED = Part(
+    "indices_are_sorted", "sorted", lambda a: "true" in str(a), lambda v: ir.BoolAttr.get(v), lambda own: False
+)
 _DIMS = (_integers("dimensions", "dims"),)
-_GATHERED = {"batch": "operand_batching_dims", "indices_batch": "start_indices_batching_dims"}
-_SCATTERED = {"batch": "input_batching_dims", "indices_batch": "scatter_indices_batching_dims"}
+_DOTTED = {"lhs_batch": "lhs_batching_dimensions", "rhs_batch": "rhs_batching_dimensions"}
+_DOTTED |= {"lhs_contract": "lhs_contracting_dimensions", "rhs_contract": "rhs_contracting_dimensions"}
+_GATHERED = {"offset_dims": "offset_dims", "collapsed": "collapsed_slice_dims", "batch": "operand_batching_dims"}
+_GATHERED |= {"indices_batch": "start_indices_batching_dims", "index_map": "start_index_map"}
+_SCATTERED = {"window_dims": "update_window_dims", "inserted": "inserted_window_dims", "batch": "input_batching_dims"}
+_SCATTERED |= {"indices_batch": "scatter_indices_batching_dims", "index_map": "scatter_dims_to_operand_dims"}
 
 #: Name of an operation -> its parts.
 PARTS: dict[str, tuple[Part, ...]] = {
@@ -150,13 +164,7 @@ PARTS: dict[str, tuple[Part, ...]] = {
         _PADDING,
         _integers("lhs_dilation", "lhs_dilation", _repeated(1)),
         _integers("rhs_dilation", "rhs_dilation", _repeated(1)),
-        Part(
-            "window_reversal",
-            "reversal",
-            lambda attribute: tuple(bool(value) for value in ir.DenseBoolArrayAttr(attribute)),
-            lambda flags: ir.DenseBoolArrayAttr.get(list(flags)),
-            _repeated(False),
-        ),
+        _REVERSAL,
         _integer("feature_group_count", "groups"),
         _integer("batch_group_count", "batch_groups"),
         _PRECISION,
@@ -164,39 +172,12 @@ PARTS: dict[str, tuple[Part, ...]] = {
     "custom_call": (
         Part("call_target_name", "target", lambda a: str(ir.StringAttr(a).value), lambda v: ir.StringAttr.get(v)),
     ),
-    "dot_general": (
-        _dimension_numbers(
-            "dot_dimension_numbers",
-            "dot",
-            {
-                f"{side}_{kind}": f"{side}_{kind}ing_dimensions"
-                for kind in ("batch", "contract")
-                for side in ("lhs", "rhs")
-            },
-        ),
-        _PRECISION,
-    ),
+    "dot_general": (_dimension_numbers("dot_dimension_numbers", "dot", _DOTTED), _PRECISION),
     "dynamic_slice": (_integers("slice_sizes", "sizes"),),
     "gather": (
-        _dimension_numbers(
-            "dimension_numbers",
-            "gather",
-            {
-                "offset_dims": "offset_dims",
-                "collapsed": "collapsed_slice_dims",
-                **_GATHERED,
-                "index_map": "start_index_map",
-            },
-            index_dim=True,
-        ),
+        _dimension_numbers("dimension_numbers", "gather", _GATHERED, index_dim=True),
         _integers("slice_sizes", "sizes"),
-        Part(
-            "indices_are_sorted",
-            "sorted",
-            lambda attribute: "true" in str(attribute),
-            lambda flag: ir.BoolAttr.get(flag),
-            lambda own: False,
-        ),
+        _SORTED,
     ),
     "iota": (_integer("iota_dimension", "dim"),),
     "pad": (
@@ -213,19 +194,7 @@ PARTS: dict[str, tuple[Part, ...]] = {
         _PADDING,
     ),
     "reverse": _DIMS,
-    "scatter": (
-        _dimension_numbers(
-            "scatter_dimension_numbers",
-            "scatter",
-            {
-                "window_dims": "update_window_dims",
-                "inserted": "inserted_window_dims",
-                **_SCATTERED,
-                "index_map": "scatter_dims_to_operand_dims",
-            },
-            index_dim=True,
-        ),
-    ),
+    "scatter": (_dimension_numbers("scatter_dimension_numbers", "scatter", _SCATTERED, index_dim=True),),
     "slice": (
         _integers("start_indices", "start"),
         _integers("limit_indices", "limit"),

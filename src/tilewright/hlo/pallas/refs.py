@@ -39,10 +39,16 @@ class Ref:
     far: bool = False
     edge: bool = False
 
+    @classmethod
+    def whole(cls, name: str, value: Any) -> Ref:
+        """An array that is there, all of it written."""
+        values = np.array(value)
+        return cls(name, values, np.ones(values.shape, bool))
 
-def whole(name: str, value: Any) -> Ref:
-    values = np.array(value)
-    return Ref(name, values, np.ones(values.shape, bool))
+    def shared(self) -> None:
+        """Put it into HBM, which parallel steps and cores share."""
+        self.far = True
+        self.writer = np.full(self.values.shape, -1) if self.writer is None else self.writer
 
 
 def filled(shape: Sequence[int], dtype: Any, which: int) -> Array:
@@ -51,12 +57,6 @@ def filled(shape: Sequence[int], dtype: Any, which: int) -> Array:
 
     kind = "f" if jnp.issubdtype(dtype, np.floating) else "b" if np.dtype(dtype).kind == "b" else "i"
     return np.full(shape, _FILLS[kind][which]).astype(np.dtype(dtype))
-
-
-def far(ref: Ref) -> None:
-    """Put memory into HBM, which parallel steps and cores share."""
-    ref.far = True
-    ref.writer = np.full(ref.values.shape, -1) if ref.writer is None else ref.writer
 
 
 def in_hbm(aval: Any) -> bool:
@@ -312,7 +312,7 @@ class Window:
             how = "TPUs take none either: leave out the vmap, or copy a part"
             raise UnsupportedError(f"{array.name}: a window in HBM that is not the whole array", how=how)
         if self.whole:
-            far(array)
+            array.shared()
 
     def at(self, program: Any, tables: Sequence[Ref]) -> Ref:
         """Its block in the step at hand: kept where the step before had it, else brought in or begun anew."""
