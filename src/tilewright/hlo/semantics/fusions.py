@@ -19,7 +19,6 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from math import prod
 
 from tilewright.errors import TilewrightError
 from tilewright.hlo.cost import plain_opcode
@@ -27,7 +26,7 @@ from tilewright.hlo.inlining import inlined
 from tilewright.hlo.opcodes import CONTROL, DOTS, ELEMENTWISE, MARKER_CALLS, PRODUCTS, TAKES_PART, WRITES_IN_PLACE
 from tilewright.hlo.program import Computation, Operation, Program
 from tilewright.hlo.semantics.context import Context
-from tilewright.layout import is_bitcast, predict
+from tilewright.layout import TensorLayout, is_bitcast, predict
 
 _FREE = frozenset({"constant", "iota", "broadcast", "partition-id", "replica-id"})
 """Values that every kernel makes for itself."""
@@ -102,7 +101,8 @@ class Fusions:
         whole = Computation(computation.name, tuple(self.operations))
         self.by_name, self.readers = whole.named, whole.readers
         shapes = {op.shape for op in self.operations}
-        sizes, elements = {each: self.size(each) for each in shapes}, {each: self._elements(each) for each in shapes}
+        sizes = {each: self.size(each) for each in shapes}
+        elements = {each: sum(layout.num_elements for layout in self._arrays(each)) for each in shapes}
         self.bytes = {op.name: sizes[op.shape] for op in self.operations}
         self.elements = {op.name: elements[op.shape] for op in self.operations}
         self.kind = {op.name: plain_opcode(op.opcode) for op in self.operations}
@@ -148,34 +148,32 @@ class Fusions:
                 if lies := sorted(back) == [there[d] for d in back if d < len(there)]:
                     op = replace(op, operands=first.operands, operand_shapes=first.operand_shapes)
             elif kinds[op.name] == "reshape" and op.operand_shapes and (read or maker == "custom-call"):
-                with suppress(TilewrightError, OverflowError):
-                    before, after = self.context.layout(op.operand_shapes[0]), self.context.layout(op.shape)
-                    lies = before is not None and after is not None and is_bitcast(before, after)
+                lies = bool(ends := self._sides(op)) and is_bitcast(*ends)
             found.append(replace(op, opcode="bitcast") if lies else op)
         return found
 
+    def _arrays(self, *shapes: str) -> Sequence[TensorLayout]:
+        """The arrays of shapes as their target lays them out; none where it cannot."""
+        with suppress(TilewrightError, OverflowError):
+            return [layout for shape in shapes for layout in self.context.layouts(shape)]
+        return ()
+
+    def _sides(self, op: Operation) -> Sequence[TensorLayout]:
+        """The operand and the result of a reshape; none where they are not known, or have not the same elements."""
+        ends = self._arrays(*op.operand_shapes[:1], op.shape)
+        return ends if len(ends) == 2 and ends[0].num_elements == ends[1].num_elements else ()
+
     def size(self, shape: str) -> int:
         """Bytes of a shape as its target lays it out."""
-        with suppress(TilewrightError, OverflowError):
-            return sum(layout.size_bytes for layout in self.context.layouts(shape))
-        return 0
-
-    def _elements(self, shape: str) -> int:
-        with suppress(TilewrightError, OverflowError):
-            return sum(prod(layout.shape) for layout in self.context.layouts(shape))
-        return 0
+        return sum(layout.size_bytes for layout in self._arrays(shape))
 
     def _is_relaid(self, op: Operation) -> bool:
         """Whether a reshape puts dims together that lie apart: a kernel of its own, from memory to memory."""
-        if self.kind[op.name] != "reshape" or not op.operand_shapes:
+        if self.kind[op.name] != "reshape" or not (ends := self._sides(op)):
             return False
-        with suppress(TilewrightError, OverflowError):
-            before, after = self.context.layout(op.operand_shapes[0]), self.context.layout(op.shape)
-            if before is not None and after is not None:
-                dims = [sum(size > 1 for size in layout.shape) for layout in (before, after)]
-                unit = after.rank and after.shape[0] == 1  # the product's result then has the reshape's order
-                return dims[0] > dims[1] and not unit and not is_bitcast(before, after)
-        return False
+        dims = [sum(size > 1 for size in layout.shape) for layout in ends]
+        unit = ends[1].rank and ends[1].shape[0] == 1  # the product's result then has the reshape's order
+        return dims[0] > dims[1] and not unit and not is_bitcast(*ends)
 
     def _widens(self, name: str) -> bool:
         """Whether an operation only makes its operand's type a wider one."""
@@ -198,25 +196,24 @@ class Fusions:
 
         Compilers for units of 256 do such a softmax in the kernel of the product behind it.
         """
-        if self.kind[op.name] != "reduce" or not self.wide_units or op.name in self.captured:
+        arrays = self._arrays(*op.operand_shapes[:1], op.shape) if self.kind[op.name] == "reduce" else ()
+        if not self.wide_units or op.name in self.captured or len(arrays) != 2:
             return False
-        with suppress(TilewrightError, OverflowError):
-            rows, sums = self.context.layout(op.operand_shapes[0]), self.context.layout(op.shape)
-            if rows is None or sums is None or rows.rank < 4 or rows.shape[:-1] != sums.shape:
-                return False
-            ends, seen, open_ = set[str](), {op.name}, [op.name]
-            while open_ and len(seen) <= 4 * _MANY:
-                for reader in self.readers[open_.pop()]:
-                    if reader.name not in seen and self.kind[reader.name] in _FLOWS | {"reduce"}:
-                        seen.add(reader.name)
-                        open_.append(reader.name)
-                    elif reader.name not in seen:
-                        ends.add(reader.name)
-            products = bool(ends) and not open_ and all(self.kind[name] in DOTS for name in ends)
-            wide = op.shape.partition("[")[0] == "f32"
-            narrow = products and all(shape.startswith("bf16") for shape in self.by_name[min(ends)].operand_shapes[:2])
-            return rows.shape[-1] >= _LONG_ROW and wide and narrow
-        return False
+        rows, sums = arrays
+        if rows.rank < 4 or rows.shape[:-1] != sums.shape:
+            return False
+        ends, seen, open_ = set[str](), {op.name}, [op.name]
+        while open_ and len(seen) <= 4 * _MANY:
+            for reader in self.readers[open_.pop()]:
+                if reader.name not in seen and self.kind[reader.name] in _FLOWS | {"reduce"}:
+                    seen.add(reader.name)
+                    open_.append(reader.name)
+                elif reader.name not in seen:
+                    ends.add(reader.name)
+        products = bool(ends) and not open_ and all(self.kind[name] in DOTS for name in ends)
+        wide = op.shape.partition("[")[0] == "f32"
+        narrow = products and all(shape.startswith("bf16") for shape in self.by_name[min(ends)].operand_shapes[:2])
+        return rows.shape[-1] >= _LONG_ROW and wide and narrow
 
     def _before_the_loop(self) -> set[str]:
         """What a loop's body computes of what stays as it is, and is no larger: it is done once, before the loop."""
@@ -486,23 +483,18 @@ class Fusions:
         op = self.by_name[name]
         if self.kind[name] not in DOTS or not self.side or len(op.operands) != 2:
             return False
-        with suppress(TilewrightError, OverflowError):
-            layout = self.context.layout(op.shape)
-            if layout is not None and layout.rank == 3 and layout.shape[0] > 1:
+        for layout in self._arrays(op.shape):
+            if layout.rank == 3 and layout.shape[0] > 1:
                 # One row or column a batch is the vector unit's product, which comes out as results lie.
                 return layout.minor_to_major[-1] == 2 and min(layout.shape[1:]) > 1
-            if layout is not None and layout.rank == 2 and self.wide_units and self._is_flipped(op):
+            if layout.rank == 2 and self.wide_units and self._is_flipped(op):
                 return layout.shape[1] > layout.shape[0] and layout.shape[0] % self.side == 0
         return False
 
     def _odd(self, shape: str) -> bool:
         """Whether an argument or result of the program lies in another order than rows last, with less padding."""
-        with suppress(TilewrightError, OverflowError):
-            layouts = self.context.layouts(shape)
-            return len(layouts) == 1 and tuple(
-                predict("tpu", layouts[0].shape, layouts[0].dtype, boundary=True).minor_to_major
-            ) != tuple(reversed(range(layouts[0].rank)))
-        return False
+        orders = [predict("tpu", a.shape, a.dtype, boundary=True).minor_to_major for a in self._arrays(shape)]
+        return len(orders) == 1 and tuple(orders[0]) != tuple(reversed(range(len(orders[0]))))
 
 
 def _dims(shape: str) -> list[int]:
