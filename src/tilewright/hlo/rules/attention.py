@@ -232,5 +232,3 @@ SOFTMAX_SUM = Rule(
     exact=False,
     families=("tpu",),
 )
-
-RULES = (GROUPED_QUERIES, SOFTMAX_SUM)

@@ -20,7 +20,7 @@ from tilewright.hlo.rules.rule import PHASES, Rule
 
 #: The files of rules, by the names that ``--list-rules`` and docs/rules.md sort them under.
 _ROOMS: dict[str, tuple[Rule[Any], ...]] = {
-    module.__name__.rpartition(".")[2]: module.RULES
+    module.__name__.rpartition(".")[2]: tuple(value for value in vars(module).values() if isinstance(value, Rule))
     for module in (attention, gathers, images, pairs, pooling, products)
 }
 _CONFIRMED = Path(__file__).with_name("confirmed.json")

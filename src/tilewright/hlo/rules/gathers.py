@@ -21,6 +21,8 @@ from tilewright.hlo.rules.matching import (
 from tilewright.hlo.rules.rule import Rule
 
 _FLOATS = ("f32", "bf16", "f16")
+_NAMES = {"gather": ("offset_dims", "collapsed"), "scatter": ("window_dims", "inserted")}
+"""The attributes that name the dims of what is taken or put, and the dims of the array that it has not."""
 
 
 class _Picked(NamedTuple):
@@ -37,7 +39,7 @@ def _one_of_each_row(node: Node) -> Value | None:
     by batch dims, or by the other coordinates of the index counting up.
     """
     own, array, indices = node.attributes, node.operands[0], node.operands[1]
-    window, gone = ("offset_dims", "collapsed") if node.name == "gather" else ("window_dims", "inserted")
+    window, gone = _NAMES[node.name]
     last, rank = len(array.sizes) - 1, len(indices.sizes)
     if last < 1 or own[window] or (node.name == "gather" and set(own["sizes"]) != {1}):
         return None
@@ -350,13 +352,12 @@ GATHER_AT_FIXED_PLACES = Rule(
 # that is its gradient.
 
 
-def _is_of_rows(node: Node, taken: str, window: str, rows: Value) -> bool:
-    """Whether an index names whole rows of a table of two dims, the index in the last dim of the indices.
-
-    ``taken`` and ``window`` are the attributes that name the table's rows and the dims of ``rows`` that hold one.
-    """
+def _is_of_rows(node: Node) -> bool:
+    """Whether an index names whole rows of a table of two dims, the index in the last dim of the indices."""
     own, table, indices = node.attributes, node.operands[0], node.operands[1]
-    if len(table.sizes) != 2 or own["batch"] or own[taken] != (0,) or own["index_map"] != (0,):
+    window, gone = _NAMES[node.name]
+    rows = node.result if node.name == "gather" else node.operands[2]
+    if len(table.sizes) != 2 or own["batch"] or own[gone] != (0,) or own["index_map"] != (0,):
         return False
     rank = len(indices.sizes)
     last = own["index_dim"] == rank - 1 and indices.sizes[-1:] == (1,)
@@ -386,16 +387,11 @@ SMALL_TABLE_GATHER = Rule(
     change="jax.nn.one_hot(i, rows, dtype=t.dtype) @ t (in f32 with precision='highest')",
     source="the TPU compiler's estimate; the position biases of transformers' t5, DLRM's small tables",
     roots=("gather",),
-    find=lambda node: node if _is_of_rows(node, "collapsed", "offset_dims", node.result) else None,
+    find=lambda node: node if _is_of_rows(node) else None,
     pays=_lookup_pays,
     build=_look_up_by_product,
     finite=lambda root: [root.operands[0]],
 )
-
-
-def _table_gradient(node: Node) -> Node | None:
-    of_rows = _adds_to_zeros(node) and _is_of_rows(node, "inserted", "window_dims", node.operands[2])
-    return node if of_rows else None
 
 
 def _add_by_product(root: Node, make: Maker) -> Value:
@@ -421,7 +417,7 @@ SMALL_TABLE_GRADIENT = Rule(
     source="the TPU compiler's estimate: 1.43 for 38,809 rows of 12 into 732, 1.02 for 512 of 1,024 into 4,096; "
     "gradients of eqxvision's swin and transformers' beit and t5",
     roots=("scatter",),
-    find=_table_gradient,
+    find=lambda node: node if _adds_to_zeros(node) and _is_of_rows(node) else None,
     pays=_gradient_pays,
     build=_add_by_product,
     finite=lambda root: [root.operands[2]],
@@ -478,8 +474,3 @@ ONE_HOT_LOOKUP = Rule(
     finite=lambda found: (found.table,),
     exact=False,
 )
-
-RULES = (
-    TAKE_ALONG_MINOR, ONE_HOT_LOSS, SCATTER_ALONG_MINOR, GATHER_AT_FIXED_PLACES, SMALL_TABLE_GATHER,
-    SMALL_TABLE_GRADIENT, ONE_HOT_LOOKUP,
-)  # fmt: skip
