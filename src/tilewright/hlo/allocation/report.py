@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewright.errors import TilewrightError, UsageError
-from tilewright.hlo.allocation.fixes import Explained, Fix, find_fixes, saved_by_best
 from tilewright.hlo.allocation.reading import Allocation, AllocatorMessage, Kind, Label, StatedSize, read_messages
-from tilewright.hlo.allocation.shape import PaddedShape, padded_shape
+from tilewright.hlo.allocation.shape import Explained, Fix, PaddedShape, find_fixes, padded_shape, saved_by_best
 from tilewright.render import bytes_text, percent_text
 from tilewright.render.delivery import Line
 from tilewright.render.tables import Heading, Table
