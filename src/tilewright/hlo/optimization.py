@@ -17,7 +17,7 @@ from tilewright.hlo.cost import place
 from tilewright.hlo.execute import callable_of
 from tilewright.hlo.gating.acting import Acting
 from tilewright.hlo.gating.gate import Verdict, change_carried_shapes, compiler_of, gate, weighted_cost
-from tilewright.hlo.gating.moves import moved
+from tilewright.hlo.gating.regions import moved
 from tilewright.hlo.graphs.graph import Block, collector_paused
 from tilewright.hlo.graphs.mlir import read_functions, write_functions
 from tilewright.hlo.ir import parse_module, print_module, verify_module

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
@@ -12,9 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.hlo.reading.kernel_tree import block_bytes
+from tilewright.hlo.reading.kernel_tree import Block, block_bytes, integers
 
 Array = np.ndarray[Any, Any]
+_REDUCED = re.compile(r"reduction_dims = array<i64: ([\d, ]+)>")
+_FREE = ("vector.shape_cast", "arith.constant", "scf.", "memref.", "tpu.memref", "vector.extract_strided_slice")
+"""Vector operations that cost nothing by themselves."""
 Product = tuple[int, int, int, int, str]
 """(batch, rows, columns, depth, element type of the left operand)."""
 
@@ -59,6 +63,47 @@ class Part:
     products: Counter[Product] = field(default_factory=Counter)
     elements: Counter[tuple[str, str]] = field(default_factory=Counter)
     turned: float = 0.0
+
+    @classmethod
+    def of(cls, block: Block, unread: Collection[str], forwarded: Collection[str] = ()) -> Part:
+        """What the vector operations of a block ask for, those of blocks inside left out.
+
+        Nothing for loads that nothing reads, which every store of a kernel in JAX has before it, nor for loads and
+        stores of buffers that take no memory.
+        """
+        part = cls()
+        multiplied = {
+            name for n in block.nodes if n.name in ("tpu.matmul", "vector.contract") for name in n.operands[:2]
+        }
+        for node in block.nodes:
+            if not node.vector or node.blocks or node.name.startswith(_FREE) or node.result in unread:
+                continue
+            if node.name.endswith(("load", "store")) and not set(forwarded).isdisjoint(node.operands):
+                continue
+            shapes = node.shapes
+            if node.name in ("tpu.matmul", "vector.contract") and len(shapes) >= 3:
+                part.products[node.product] += 1
+            elif shapes:
+                dims, kind = max(shapes, key=lambda shape: max(0, prod(shape[0])))
+                if node.name == "vector.broadcast" and len(shapes) < 2:
+                    continue  # one number stands in a register as it is
+                if "load" in node.name or "store" in node.name:
+                    vectors = re.findall(r"vector<((?:\d+x)*)(\w+)", node.signature)
+                    dims = tuple(int(d) for d in vectors[0][0].split("x")[:-1]) if vectors else ()
+                    kind = vectors[0][1] if vectors else kind
+                elements = max(0, prod(dims))
+                if node.name == "tpu.strided_load" and min(shapes[0][0], default=-1) >= 0:
+                    elements = min(
+                        elements, prod(shapes[0][0])
+                    )  # what is loaded again and again is spread out by the load
+                if node.name in ("tpu.transpose", "vector.transpose"):
+                    part.turned += 0 if node.result in multiplied else elements  # the unit takes a side as it stands
+                    continue
+                part.elements[node.name.partition(".")[2], kind] += elements
+                reduced = _REDUCED.search(node.rest)
+                if reduced and len(shapes[0][0]) - 1 in integers(reduced[1]):
+                    part.turned += elements / max(shapes[0][0][-1], 128) / 8
+        return part
 
 
 @dataclass(frozen=True)
