@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tilewright.hlo.allocation.report import AllocationReport, explain_allocation
     from tilewright.hlo.comparing.reports import diff_reports
     from tilewright.hlo.comparing.steps import StepDiff, diagnose_upgrade
-    from tilewright.hlo.exchange.sarif import suggestions_sarif
+    from tilewright.hlo.exchange import suggestions_sarif
     from tilewright.hlo.gating.gate import Verdict
     from tilewright.hlo.gating.suggesting import suggest
     from tilewright.hlo.graphs.graph import Block, Node, Value, array_dtype, inputs_of

@@ -23,8 +23,7 @@ from msgspec import ValidationError, convert
 
 from tilewright.errors import TilewrightError, UsageError
 from tilewright.hlo.cost import plain_opcode
-from tilewright.hlo.exchange.model_explorer import model_explorer, model_explorer_data
-from tilewright.hlo.exchange.sarif import report_sarif
+from tilewright.hlo.exchange import model_explorer, model_explorer_data, report_sarif
 from tilewright.hlo.graphs.graph import collector_paused
 from tilewright.hlo.program import Computation, Operation, Program
 from tilewright.hlo.reporting import lines, page
