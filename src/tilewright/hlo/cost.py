@@ -71,17 +71,11 @@ def movement(
     name = plain_opcode(opcode)
     if name == "bitcast":
         return FREE
-    fit = name in _REARRANGING and operands and dimensions_fit(name, operands[0], result, dimensions)
-    if fit and bitcasts(operands[0], result, permutation_of(name, dimensions)):
-        return FREE
+    if name in _REARRANGING and operands and operands[0].memory_space == result.memory_space:
+        repeats = name == "broadcast" and (dimensions is None or prod(operands[0].shape) != prod(result.shape))
+        if not repeats and bitcasts(operands[0], result, permutation_of(name, dimensions)):
+            return FREE
     return Traffic(False, sum(operand.size_bytes for operand in operands), result.size_bytes)
-
-
-def dimensions_fit(name: str, a: TensorLayout, b: TensorLayout, dimensions: Sequence[int] | None) -> bool:
-    """Could this be a bitcast at all? A broadcast that repeats elements is none."""
-    if name == "broadcast":
-        return dimensions is not None and prod(a.shape) == prod(b.shape) and a.memory_space == b.memory_space
-    return a.memory_space == b.memory_space
 
 
 def permutation_of(name: str, dimensions: Sequence[int] | None) -> tuple[int, ...] | None:

@@ -491,24 +491,19 @@ def _label(text: str) -> Label:
     found = _INSTRUCTION.match(text)
     if not found:
         return Label(text)
-    at = _behind_shape(text, found.end())
+    at = _shape_at(text, found.end())[1]
     opcode = _OPCODE.match(text, at)
-    operand = ""
-    if opcode and at > found.end():
-        try:
-            shape, _ = parse_prefix(text, opcode.end())
-            operand = str(shape) if isinstance(shape, TensorLayout) else ""
-        except TilewrightError:
-            operand = ""
-    return Label(text, found[1], opcode[1] if opcode else "", operand)
+    operand = _shape_at(text, opcode.end())[0] if opcode and at > found.end() else None
+    shape = str(operand) if isinstance(operand, TensorLayout) else ""
+    return Label(text, found[1], opcode[1] if opcode else "", shape)
 
 
-def _behind_shape(text: str, at: int) -> int:
-    """The offset behind a shape at ``at``, or ``at`` where there is none."""
+def _shape_at(text: str, at: int) -> tuple[object, int]:
+    """A shape at ``at`` and the offset behind it; None and ``at`` where there is none."""
     try:
-        return parse_prefix(text, at)[1]
+        return parse_prefix(text, at)
     except TilewrightError:
-        return at
+        return None, at
 
 
 def _distinct(messages: list[AllocatorMessage]) -> tuple[AllocatorMessage, ...]:

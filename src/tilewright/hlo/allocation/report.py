@@ -18,11 +18,6 @@ _LARGE = 0.5
 _SPACES = {"hbm": "HBM", "vmem": "vector memory", "smem": "scalar memory", "sflag": "memory of sync flags"}
 
 
-def space_name(space: str) -> str:
-    """A memory space by its full name: ``vmem`` is vector memory."""
-    return _SPACES.get(space, space)
-
-
 _MEANINGS = {
     Kind.PROGRAM: "compile time: the program needs{figures} of {where}{excess}",
     Kind.SINGLE: "compile time: one allocation of{figures} of {where} is larger than the memory{excess}",
@@ -38,7 +33,7 @@ _MEANINGS = {
 
 def meaning(message: AllocatorMessage) -> str:
     """What happened, in a sentence."""
-    need, have, where = str(message.used or ""), str(message.limit or ""), space_name(message.space)
+    need, have, where = str(message.used or ""), str(message.limit or ""), _SPACES.get(message.space, message.space)
     if message.kind is Kind.PROGRAM and not need:
         return f"compile time: {where} is full"
     figures = f" {need} of {have}" if need and have else f" {need}" if need else ""

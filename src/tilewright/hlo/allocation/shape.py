@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -291,15 +292,10 @@ def _of_cause(group: list[Explained]) -> Iterator[Change]:
 def _of_shape(layout: TensorLayout, padded: bool, arrays: int, space: str) -> Iterator[Change]:
     if not 1 <= len(layout.shape) <= _MOST_DIMS or 0 in layout.shape or any(layout.text.dynamic):
         return
-    if padded:
-        try:
-            changes = [*_reshaped(layout, space)]
-        except UsageError:  # padded in another order it would have more than 2**63 - 1 bytes
-            changes = []
-        for kind, after, text in changes:
-            yield kind, after, arrays, text
-    for after, text in _narrower(layout):
-        yield "dtype", after, arrays, text
+    with suppress(UsageError):  # padded in another order it would have more than 2**63 - 1 bytes
+        changes = [*_reshaped(layout, space)] if padded else []
+        yield from ((kind, after, arrays, text) for kind, after, text in changes)
+    yield from (("dtype", after, arrays, text) for after, text in _narrower(layout))
 
 
 def _without_copy(allocation: Allocation, shape: PaddedShape) -> str:
@@ -320,18 +316,18 @@ def _order_text(layout: TensorLayout) -> str:
 # -- the same data in another shape ------------------------------------------------------------------------------------
 
 
-def _reshaped(layout: TensorLayout, space: str) -> Iterator[tuple[str, TensorLayout, str]]:
+Reshaped: TypeAlias = tuple[str, TensorLayout, str]
+"""The kind of a fix, the layout then, what to do."""
+
+
+def _reshaped(layout: TensorLayout, space: str) -> Iterator[Reshaped]:
     if len(layout.shape) > 1:
         after, order = _best_order(layout, space)
         sizes = layout.shape
         text = f"order the dims {','.join(map(str, order))}: dim {order[-1]} ({count_text(sizes[order[-1]])}) last"
         yield "order", after, text
-        merged = _best_merge(layout, space)
-        if merged:
-            yield "merge", *merged
-    wider = _lanes_filled(layout, space)
-    if wider:
-        yield "wider", *wider
+        yield from _best_merge(layout, space)
+    yield from _lanes_filled(layout, space)
 
 
 def _laid_out(like: TensorLayout, sizes: Sequence[int], space: str) -> TensorLayout:
@@ -350,7 +346,7 @@ def _best_order(layout: TensorLayout, space: str) -> tuple[TensorLayout, tuple[i
     return min(laid, key=lambda each: each[0].size_bytes)
 
 
-def _best_merge(layout: TensorLayout, space: str) -> tuple[TensorLayout, str] | None:
+def _best_merge(layout: TensorLayout, space: str) -> Iterator[Reshaped]:
     """Neighbouring dims made one, among them the last or the last but one: the fewest bytes, then the fewest dims."""
     sizes, rank = layout.shape, len(layout.shape)
 
@@ -359,25 +355,18 @@ def _best_merge(layout: TensorLayout, space: str) -> tuple[TensorLayout, str] | 
         return _laid_out(layout, (*sizes[:first], one, *sizes[last + 1 :]), space)
 
     merged = [(laid(first, last), first, last) for last in (rank - 1, rank - 2) for first in range(last)]
-    if not merged:
-        return None
-    after, first, last = min(merged, key=lambda each: (each[0].size_bytes, each[2] - each[1]))
-    between = "and" if last == first + 1 else "to"
-    return after, f"merge dims {first} {between} {last}"
+    for after, first, last in sorted(merged, key=lambda each: (each[0].size_bytes, each[2] - each[1]))[:1]:
+        yield "merge", after, f"merge dims {first} {'and' if last == first + 1 else 'to'} {last}"
 
 
-def _lanes_filled(layout: TensorLayout, space: str) -> tuple[TensorLayout, str] | None:
+def _lanes_filled(layout: TensorLayout, space: str) -> Iterator[Reshaped]:
     """The fewest dims at the end whose elements fill whole rows of lanes, as one reshape to rows of them."""
     sizes = layout.shape
-    elements = 1
-    for first in reversed(range(len(sizes))):
-        elements *= sizes[first]
-        if elements % LANES == 0:
-            new = (*sizes[:first], elements // LANES, LANES)
-            if new == sizes:
-                return None
-            return _laid_out(layout, new, space), f"fill the lanes: reshape to [{','.join(map(str, new))}]"
-    return None
+    ends = ((first, math.prod(sizes[first:])) for first in reversed(range(len(sizes))))
+    for first, elements in [(first, elements) for first, elements in ends if elements % LANES == 0][:1]:
+        new = (*sizes[:first], elements // LANES, LANES)
+        if new != sizes:
+            yield "wider", _laid_out(layout, new, space), f"fill the lanes: reshape to [{','.join(map(str, new))}]"
 
 
 # -- a narrower element ------------------------------------------------------------------------------------------------

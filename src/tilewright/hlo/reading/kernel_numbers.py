@@ -57,11 +57,6 @@ SAME = frozenset({"arith.index_cast", "arith.extui", "arith.extsi", "arith.trunc
 SAME |= {"tpu.assume_multiple"}
 
 
-def _below_diagonal(rows: int, columns: int) -> float:
-    """The share of blocks of a square that a causal mask leaves."""
-    return sum(-(-(row + 1) * columns // rows) for row in range(rows)) / (rows * columns)
-
-
 def constant(node: Node) -> Number:
     value = node.constant
     return UNKNOWN if value is None else value if type(value) is int else YES if value else NO
@@ -107,7 +102,8 @@ def compared(predicate: int, given: Sequence[Number]) -> Number:
         return Chance(result.astype(float)) if isinstance(result, np.ndarray) else YES if result else NO
     wide = [one.table for one in (a, b) if isinstance(one, Data) and len([d for d in one.table if d > 1]) > 1]
     if predicate and wide:
-        kept = _below_diagonal(*wide[0][-2:])
+        rows, columns = wide[0][-2:]
+        kept = sum(-(-(row + 1) * columns // rows) for row in range(rows)) / (rows * columns)
         return Chance(kept, f"its mask taken as causal: {kept:.0%} of its blocks")
     return Chance(1.0, MET)
 

@@ -121,21 +121,18 @@ def bytes_of(kind: str) -> float:
     return int(bits[0]) / 8 if bits else 4.0
 
 
-def _rows_of_tile(rows: int, kind: str) -> int:
-    """Rows of a tile of an array with so many: less than 8 are rounded up to a power of 2; of bytes there are 32."""
-    most, packed = (32 if bytes_of(kind) <= 1 else 8), round(4 / max(bytes_of(kind), 0.5))
-    return most if rows >= most else max(1 << max(0, rows - 1).bit_length(), packed)
-
-
 def block_bytes(dims: Sequence[int], kind: str) -> int:
     """Bytes of a block in tiles of rows x 128; dims of which each step takes one element count as 1.
+
+    A tile has 8 rows, of bytes 32; less are rounded up to a power of 2.
 
     >>> block_bytes((1, 100), "f32"), block_bytes((9, 128), "bf16")
     (512, 4096)
     """
     sizes = [max(1, size) for size in dims]
     if len(sizes) > 1:
-        tile = _rows_of_tile(sizes[-2], kind)
+        rows, most, packed = sizes[-2], (32 if bytes_of(kind) <= 1 else 8), round(4 / max(bytes_of(kind), 0.5))
+        tile = most if rows >= most else max(1 << max(0, rows - 1).bit_length(), packed)
         sizes[-2:] = [-(-sizes[-2] // tile) * tile, -(-sizes[-1] // 128) * 128]
     return round(prod(sizes) * bytes_of(kind))
 

@@ -122,10 +122,9 @@ def _row_of(value: Value, make: Maker) -> Value | None:
     return make.broadcast(small, value.sizes[:-1], dims)
 
 
-def _take_pays(found: _Picked) -> bool:
+def _is_large(values: Value) -> bool:
     """Of a few MB the compiler keeps all in fast memory: whole models showed no gain."""
-    values = found.node.operands[0]
-    return values.sizes[-1] >= 128 and values.operation is not None and megabytes(values) >= 16
+    return values.sizes[-1] >= 128 and megabytes(values) >= 16
 
 
 TAKE_ALONG_MINOR = Rule(
@@ -137,7 +136,7 @@ TAKE_ALONG_MINOR = Rule(
     source="the TPU compiler's estimate; the loss of transformers' bert and gpt2, and of gemma",
     roots=("gather",),
     find=_along_minor,
-    pays=_take_pays,
+    pays=lambda of: of.node.operands[0].operation is not None and _is_large(of.node.operands[0]),
     build=_masked_sum,
 )
 
@@ -179,7 +178,7 @@ def _hits_pay(found: _HitSum) -> bool:
     """Where a row is subtracted, as log softmax does: the array without it is read instead."""
     less = made_by(behind(found.values, "convert"), "subtract")
     spread = less is not None and made_by(less.operands[1], "broadcast_in_dim") is not None
-    return spread and found.values.sizes[-1] >= 128 and megabytes(found.values) >= 16
+    return spread and _is_large(found.values)
 
 
 ONE_HOT_LOSS = Rule(
@@ -207,12 +206,6 @@ def _select_by_index(found: _Picked, make: Maker) -> Value:
     return make.select(hit, given, make.full("0.0", given.dtype, shape))
 
 
-def _scatter_pays(found: _Picked) -> bool:
-    """As with take-along-minor, a matrix of a few MB shows no gain in a whole model."""
-    result = found.node.result
-    return not found.node.attributes["batch"] and result.sizes[-1] >= 128 and megabytes(result) >= 16
-
-
 SCATTER_ALONG_MINOR = Rule(
     name="scatter-along-minor",
     phase="work",
@@ -223,7 +216,7 @@ SCATTER_ALONG_MINOR = Rule(
     "gradients of transformers' bert, gpt2 and mistral",
     roots=("scatter",),
     find=_along_minor,
-    pays=_scatter_pays,
+    pays=lambda of: not of.node.attributes["batch"] and _is_large(of.node.result),
     build=_select_by_index,
 )
 
@@ -365,6 +358,11 @@ def _is_of_rows(node: Node) -> bool:
     return whole and (last or own["index_dim"] == rank) and table.dtype in ("f32", "bf16")
 
 
+def _is_small(table: Value, rows: int) -> bool:
+    """Whether it has no more rows than so many, and narrow ones."""
+    return table.sizes[0] <= rows and table.sizes[1] < 128
+
+
 def _look_up_by_product(root: Node, make: Maker) -> Value:
     """A gather clamps its indices, so the one-hot rows are those of clamped indices."""
     table, indices = root.operands
@@ -372,11 +370,6 @@ def _look_up_by_product(root: Node, make: Maker) -> Value:
     hot = make.convert(_hits(clamped, (*clamped.sizes, table.sizes[0]), make), table.dtype)
     picked = make.dot(hot, table, ((1,), (0,)), precision=precision_for_zero_one(table.dtype))
     return make.reshape(picked, root.result.sizes)
-
-
-def _lookup_pays(root: Node) -> bool:
-    rows, width = root.operands[0].sizes
-    return rows <= 128 and width < 128 and prod(root.result.sizes[:-1]) >= 4096
 
 
 SMALL_TABLE_GATHER = Rule(
@@ -388,7 +381,7 @@ SMALL_TABLE_GATHER = Rule(
     source="the TPU compiler's estimate; the position biases of transformers' t5, DLRM's small tables",
     roots=("gather",),
     find=lambda node: node if _is_of_rows(node) else None,
-    pays=_lookup_pays,
+    pays=lambda root: _is_small(root.operands[0], 128) and prod(root.result.sizes[:-1]) >= 4096,
     build=_look_up_by_product,
     finite=lambda root: [root.operands[0]],
 )
@@ -404,8 +397,8 @@ def _add_by_product(root: Node, make: Maker) -> Value:
 
 
 def _gradient_pays(root: Node) -> bool:
-    (rows, width), count = root.result.sizes, prod(root.operands[2].sizes[:-1])
-    return rows <= 1024 and width < 128 and count >= 2048 and count * rows <= 1 << 25
+    count = prod(root.operands[2].sizes[:-1])
+    return _is_small(root.result, 1024) and count >= 2048 and count * root.result.sizes[0] <= 1 << 25
 
 
 SMALL_TABLE_GRADIENT = Rule(
