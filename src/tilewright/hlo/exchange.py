@@ -18,9 +18,10 @@ from typing import Any
 from urllib.parse import quote
 
 from tilewright.hlo.program import Computation, Operation, Program
+from tilewright.hlo.reporting.lines import movement_fields
 from tilewright.hlo.reporting.types import MovementRow, PaddedTensor, ReportData, Suggestion
-from tilewright.render import bytes_text, count_text, percent_text, seconds_text
-from tilewright.render.formats import ratio_text
+from tilewright.render import Field, bytes_text, percent_text, seconds_text
+from tilewright.render.formats import format_value, ratio_text
 from tilewright.version import __version__
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -233,7 +234,8 @@ def model_explorer(report: ReportData, program: Program) -> dict[str, Any]:
     """
     rows = _rows(program, report)
     ordered = sorted(program.computations, key=lambda computation: not computation.entry)
-    graphs = [_graph(computation, program, report, rows) for computation in ordered]
+    fields = [*movement_fields(report)]
+    graphs = [_graph(computation, program, report, rows, fields) for computation in ordered]
     return {"label": program.name or "program", "graphs": graphs, "graphSorting": "node_count_desc"}
 
 
@@ -277,7 +279,9 @@ def _rows(program: Program, report: ReportData) -> Rows:
     return rows
 
 
-def _graph(computation: Computation, program: Program, report: ReportData, rows: Rows) -> dict[str, Any]:
+def _graph(
+    computation: Computation, program: Program, report: ReportData, rows: Rows, fields: Sequence[Field]
+) -> dict[str, Any]:
     operations = computation.operations
     names = {op.name for op in operations if op.name}
     layers = [_scopes(op) for op in operations]
@@ -285,7 +289,7 @@ def _graph(computation: Computation, program: Program, report: ReportData, rows:
         layers = [_place(op) for op in operations]
     nodes = [_node(op, "/".join(map(_cut, layer)), names, program) for op, layer in zip(operations, layers)]
     for node, op in zip(nodes, operations):
-        facts = _facts(op, report, rows.get((computation.name, op.name), []))
+        facts = _facts(op, fields, rows.get((computation.name, op.name), []))
         node["attrs"] = [{"key": name, "value": _cut(value)} for name, value in facts.items() if value]
     facts = {"computation": program.path(computation.name)}
     if computation.entry:
@@ -319,31 +323,19 @@ def _id(op: Operation) -> str:
     return op.name or f"{op.opcode} in line {op.line}"
 
 
-def _facts(op: Operation, report: ReportData, rows: list[MovementRow]) -> dict[str, str]:
+def _facts(op: Operation, fields: Sequence[Field], rows: list[MovementRow]) -> dict[str, str]:
     """What a node shows when it is selected; several rows about it are numbered."""
     facts = {"op_name": op.op_name, "source": str(op.source or "")}
     for number, row in enumerate(rows, 1):
         behind = f" ({number})" if len(rows) > 1 else ""
-        facts |= {f"{name}{behind}": value for name, value in _figures(row, report).items()}
+        facts |= {f"{name}{behind}": value for name, value in _figures(row, fields).items()}
     return facts | {name: value for name, value in op.attributes.items() if name != "metadata"}
 
 
-def _figures(row: MovementRow, report: ReportData) -> dict[str, str]:
-    change = report.suggestion_of(row)
-    return {
-        "movement": "bitcast (free)" if row.bitcast else row.category,
-        "moved": bytes_text(row.moved_bytes) if row.moved_bytes else "",
-        "runs": count_text(row.runs) if row.runs != 1 else "",
-        "moved by all runs": bytes_text(row.total_bytes) if row.runs != 1 and row.moved_bytes else "",
-        "padding": ratio_text(row.padding_ratio),
-        "from": row.from_short,
-        "to": row.to_layout,
-        "why": row.reason,
-        "modelled": seconds_text(row.modelled_us / 1e6) if row.modelled_us else "",
-        "measured": seconds_text(row.measured_us / 1e6) if row.measured_us else "",
-        "waits for": row.bound,
-        "what to do": change.how if change is not None else "",
-    }
+def _figures(row: MovementRow, fields: Sequence[Field]) -> dict[str, str]:
+    told = {field.heading: (field.of(row), field.kind) for field in fields}
+    movement = {"movement": "bitcast (free)" if row.bitcast else row.category}
+    return movement | {name: format_value(value, kind) for name, (value, kind) in told.items() if value}
 
 
 def _scopes(op: Operation) -> list[str]:

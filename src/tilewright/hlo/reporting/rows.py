@@ -262,7 +262,9 @@ def fusion_row(context: Context, computation: Computation, op: Operation) -> Mov
         reason = f"a fusion that only moves: {' and '.join(sorted(kinds))}"
         category = _category(kinds, sources[0], results[0], cost)
         return _row(context, placed, sources, results[0], cost, reason, False, category=category)
-    if inside := _relayouts_inside(context, body):
+    moving = (op for op in body.operations if op.opcode in ("copy", "reshape", "transpose"))
+    found = (operation_row(context, body, op, True) for op in moving)  # they carry the hidden bytes themselves
+    if inside := [r for r in found if r is not None and not r.bitcast and r.from_layout != r.to_layout]:
         more = f", and {len(inside) - 1} more" if len(inside) > 1 else ""
         reason = f"computes; inside it {inside[0].op} {inside[0].name}{more}: {inside[0].reason}"
         return _row(context, placed, arrays or results[:1], results[0], _NOTHING, reason, False, counted=False)
@@ -274,13 +276,6 @@ def fusion_row(context: Context, computation: Computation, op: Operation) -> Mov
     why = relayout_reason(before, after, None, False)
     reason = f"computes and lays out anew on the way, no bytes of its own: {why}"
     return _row(context, placed, [before], after, cost, reason, False, counted=False)
-
-
-def _relayouts_inside(context: Context, body: Computation) -> list[MovementRow]:
-    """Rows of the body that change the order of an array's elements; they carry the hidden bytes themselves."""
-    kinds = ("copy", "reshape", "transpose")
-    rows = [operation_row(context, body, op, True) for op in body.operations if op.opcode in kinds]
-    return [row for row in rows if row is not None and not row.bitcast and row.from_layout != row.to_layout]
 
 
 def _turned(arrays: Sequence[TensorLayout], results: Sequence[TensorLayout]) -> list[tuple[TensorLayout, TensorLayout]]:
