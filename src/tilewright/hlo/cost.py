@@ -228,29 +228,31 @@ def check_shapes(name: str, operands: Sequence[TensorLayout], result: TensorLayo
     shape, end, dims = operands[0].shape, result.shape, dimensions or ()
     if name == "transpose":
         if sorted(dims) != list(range(len(shape))):
-            raise UsageError(f"dimensions {dims} are not an order of the {len(shape)} dims of {_text(shape)}")
+            raise UsageError(f"dimensions {dims} are not an order of the {len(shape)} dims of {shape_text(shape)}")
         if (moved := tuple(shape[dim] for dim in dims)) != end:
-            raise UsageError(f"dims {dims} of {_text(shape)} are {_text(moved)}, not {_text(end)}")
+            raise UsageError(f"dims {dims} of {shape_text(shape)} are {shape_text(moved)}, not {shape_text(end)}")
     elif name == "broadcast":
         if len(dims) != len(shape) or len(set(dims)) != len(dims):
-            raise UsageError(f"dimensions {dims} do not name one dim of the result for each dim of {_text(shape)}")
+            raise UsageError(f"dimensions {dims} do not name one dim of the result for each dim of {shape_text(shape)}")
         for size, dim in zip(shape, dims):
             if not 0 <= dim < len(end) or size not in (1, end[dim]):
-                raise UsageError(f"a dim of size {size} cannot become dim {dim} of {_text(end)}")
+                raise UsageError(f"a dim of size {size} cannot become dim {dim} of {shape_text(end)}")
     elif name == "concatenate":
         if len(dims) != 1 or not 0 <= dims[0] < len(end):
             raise UsageError(f"dimensions {dims} do not name the one dim to join along")
         shapes, [dim] = [operand.shape for operand in operands], dims
         rest = (*end[:dim], *end[dim + 1 :])
         if any(len(s) != len(end) or (*s[:dim], *s[dim + 1 :]) != rest for s in shapes):
-            raise UsageError(f"arrays {', '.join(map(_text, shapes))} do not join to {_text(end)} along dim {dim}")
+            raise UsageError(
+                f"arrays {', '.join(map(shape_text, shapes))} do not join to {shape_text(end)} along dim {dim}"
+            )
         if (joined := sum(s[dim] for s in shapes)) != end[dim]:
             raise UsageError(f"dim {dim} of the arrays adds up to {joined}, not {end[dim]}")
     elif name in ("copy", "copy-start", "convert") and shape != end:
-        raise UsageError(f"the operand is {_text(shape)}, the result {_text(end)}")
+        raise UsageError(f"the operand is {shape_text(shape)}, the result {shape_text(end)}")
     elif name in ("slice", "pad") and len(shape) != len(end):
         raise UsageError(f"the operand has {len(shape)} dims, the result {len(end)}")
 
 
-def _text(shape: _Shape) -> str:
+def shape_text(shape: _Shape) -> str:
     return f"[{','.join(map(str, shape))}]"

@@ -286,13 +286,11 @@ def _plain(text: str) -> str:
     return plain
 
 
-def _share(words: str) -> float:
-    return float(words) / 100
-
-
 _VALUES: dict[str, Callable[[str], Any]] = {
-    "space": str.lower, "flag": str, "utilization": _share, "fragmentation": _share
-}  # fmt: skip
+    "space": str.lower,
+    "flag": str,
+    **dict.fromkeys(("utilization", "fragmentation"), lambda words: float(words) / 100),
+}
 """What the words of fields mean that are no sizes."""
 
 

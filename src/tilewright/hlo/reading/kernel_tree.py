@@ -186,11 +186,6 @@ def opened(block: Block, none: Collection[str]) -> list[tuple[tuple[int, ...], s
     )
 
 
-def passed_on(block: Block) -> set[str]:
-    """Names that are used for more than loads and stores: references that transfers or parts are made of."""
-    return {name for node in block.all() if not node.name.endswith(("load", "store")) for name in node.operands}
-
-
 def products_of(block: Block, buffers: Collection[str]) -> set[tuple[int, int, int, int, str]]:
     """Products whose left side is loaded from some of these buffers, whatever its shape is changed to."""
     from_there: set[str] = set(buffers)
@@ -212,11 +207,6 @@ def unused(block: Block) -> set[str]:
         if node.name == "vector.shape_cast" and node.result in used:
             used.update(node.operands)
     return {node.result for node in nodes if node.name.endswith("load") and node.result not in used}
-
-
-def stored(block: Block) -> set[str]:
-    """The references that a block writes to."""
-    return {n.operands[1] for n in block.all() if n.name.endswith("store") and len(n.operands) > 1}
 
 
 def held(main: Node) -> int:

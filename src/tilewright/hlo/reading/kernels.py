@@ -145,7 +145,8 @@ class Walk:
         own = {name for name, kind in self.arguments[self.last :] if "<vmem>" in kind}
         own |= {node.result for node in body.all() if node.name == "memref.alloca" and "<vmem>" in node.signature}
         kernel.from_own = tree.products_of(body, own)
-        self.passing = set() if kernel.sparse else own - tree.passed_on(body)
+        others = (node for node in body.all() if not node.name.endswith(("load", "store")))  # transfers, parts
+        self.passing = set() if kernel.sparse else own.difference(*(node.operands for node in others))
         self.unread = tree.unused(body)
         self.blocks: list[Block] = []  # of the kernel's parts
         self.fresh: set[str] = set()  # what this trip has written of them
@@ -164,7 +165,8 @@ class Walk:
         kernel.scratch = scratch + tree.opened(self.main.blocks[0], self.passing)
         if self.passing:
             kernel.parts = [Part.of(block, self.unread, self.passing) for block in self.blocks]
-        written = tree.stored(self.main.blocks[0])
+        stores = (node for node in self.main.blocks[0].all() if node.name.endswith("store"))
+        written = {node.operands[1] for node in stores if len(node.operands) > 1}
         items = re.findall(r"\{[^{}]*\}", self.main.rest.partition("window_params = [")[2])
         moves: list[Moves | None] = []
         for number, (name, kind) in enumerate(self.arguments[rank + self.prefetch : self.last]):

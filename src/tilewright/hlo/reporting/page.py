@@ -290,5 +290,7 @@ def glance_html(report: ReportData) -> str:
     head, *facts = lines.head_lines(report)
     rows = report.ranked()
     changes = glance_table(lines.CHANGE_FIELDS, cells(lines.CHANGE_FIELDS, report.suggestions[:3]))
-    most = glance_table(lines.GLANCE_FIELDS, cells(lines.GLANCE_FIELDS, rows[:_MOST_AT_A_GLANCE]), of=len(rows))
+    known = {field.heading: field for field in lines.movement_fields(report)}
+    fields = [known[name] for name in lines.GLANCE]
+    most = glance_table(fields, cells(fields, rows[:_MOST_AT_A_GLANCE]), of=len(rows))
     return glance(head, *facts, changes, most)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from functools import lru_cache
 from math import prod
 
-from tilewright.hlo.cost import Traffic, permutation_of, plain_opcode
+from tilewright.hlo.cost import Traffic, permutation_of, plain_opcode, shape_text
 from tilewright.hlo.graphs.dims import Run, runs
 from tilewright.hlo.opcodes import CONTROL, PRODUCTS, REARRANGES, TAKES_NO_TIME, TAKES_PART, WRITES_IN_PLACE
 from tilewright.hlo.program import Computation, Operation
@@ -124,16 +124,17 @@ def _plain_reason(name: str, op: Operation, operands: _Layouts, result: TensorLa
         case "slice":
             return f"takes {op.attributes.get('slice', '').strip('{}') or 'a part'}"
         case "dynamic-slice":
-            return f"takes a box of {_text(result)} out of {_text(operands[0])}"
+            return f"takes a box of {shape_text(result.shape)} out of {shape_text(operands[0].shape)}"
         case "dynamic-update-slice":
-            return f"writes {_text(operands[min(1, len(operands) - 1)])} into {_text(result)} in place"
+            update = operands[min(1, len(operands) - 1)]
+            return f"writes {shape_text(update.shape)} into {shape_text(result.shape)} in place"
         case "gather":
             sizes = op.integers("slice_sizes")
             slices = f"slices of [{','.join(map(str, sizes))}]" if sizes else "slices"
-            return f"gathers {slices} out of {_text(operands[0])}"
+            return f"gathers {slices} out of {shape_text(operands[0].shape)}"
         case "scatter":
             updates = operands[len(operands) // 2 + 1] if len(operands) > 2 else operands[-1]
-            return f"scatters {_text(updates)} into {_text(result)} in place"
+            return f"scatters {shape_text(updates.shape)} into {shape_text(result.shape)} in place"
         case "pad":
             return f"pads by {op.attributes['padding']}" if "padding" in op.attributes else "pads"
         case "reverse":
@@ -152,10 +153,6 @@ def _repeats(a: TensorLayout, result: TensorLayout, dimensions: tuple[int, ...])
 
 def _same_place(a: TensorLayout, b: TensorLayout) -> bool:
     return (a.minor_to_major, a.tiles, a.dtype, a.shape) == (b.minor_to_major, b.tiles, b.dtype, b.shape)
-
-
-def _text(layout: TensorLayout) -> str:
-    return f"[{','.join(map(str, layout.shape))}]"
 
 
 def _category(opcodes: Collection[str], a: TensorLayout, result: TensorLayout, cost: Traffic) -> str:
