@@ -17,8 +17,7 @@ from tilewright.errors import TilewrightError
 from tilewright.hlo.allocation.kernel_errors import explain_kernel
 from tilewright.hlo.pallas.page import kernel_sections, kernels_page
 from tilewright.hlo.program import Operation, Program
-from tilewright.hlo.reading.kernel import Kernel, Window, moves_of
-from tilewright.hlo.reading.kernel_tree import block_bytes
+from tilewright.hlo.reading.kernel import Kernel, Window, block_bytes, moves_of
 from tilewright.hlo.reading.kernels import read_kernel
 from tilewright.hlo.reading.loading import load
 from tilewright.hlo.reading.python_source import from_jax, names_python, python_call, users_line

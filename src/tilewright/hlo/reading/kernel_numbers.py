@@ -9,8 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tilewright.hlo.reading.kernel import Array
-from tilewright.hlo.reading.kernel_tree import Block, Node
+from tilewright.hlo.reading.kernel import Array, Block, Node
 
 MET = "conditions on its data taken as met"
 

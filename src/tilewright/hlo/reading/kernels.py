@@ -22,11 +22,10 @@ import numpy as np
 
 from tilewright.errors import UnsupportedError
 from tilewright.hlo import jaxlib_child
+from tilewright.hlo.reading import kernel as records
 from tilewright.hlo.reading import kernel_numbers as scalars
-from tilewright.hlo.reading import kernel_tree as tree
-from tilewright.hlo.reading.kernel import Array, Kernel, Moment, Moves, Part, Window, moves_of
+from tilewright.hlo.reading.kernel import Array, Block, Kernel, Moment, Moves, Node, Part, Shaped, Window, block_bytes
 from tilewright.hlo.reading.kernel_numbers import UNKNOWN, Chance, Data, Number
-from tilewright.hlo.reading.kernel_tree import Block, Node, Shaped, block_bytes, integers, memory_of, module_of
 
 _SECONDS = 5
 _LONGEST_BODY = 4 << 20
@@ -68,7 +67,7 @@ def kernel_of(text: str, arrays: Sequence[tuple[int, ...]] = ()) -> Kernel:
     """
     functions = {
         name[1]: node
-        for node in module_of(text).nodes
+        for node in records.module_of(text).nodes
         if node.name == "func.func" and (name := _NAME.search(node.rest)) is not None
     }
     main = next((node for node in functions.values() if "iteration_bounds" in node.rest), None)
@@ -111,14 +110,14 @@ class Walk:
     def __init__(self, main: Node, functions: Mapping[str, Node], arrays: Sequence[tuple[int, ...]] = ()) -> None:
         self.main, self.functions, self.arrays = main, functions, arrays
         self.arguments = main.blocks[0].arguments
-        bounds = integers(match[1]) if (match := _BOUNDS.search(main.rest)) else []
+        bounds = records.integers(match[1]) if (match := _BOUNDS.search(main.rest)) else []
         self.prefetch = self._attribute("scalar_prefetch")
         first = len(bounds)
         self.last = len(self.arguments) - self._attribute("scratch_operands")
         name = _NAME.search(main.rest)
         kernel = self.kernel = Kernel(name[1] if name else "kernel", sparse="core_type<sc" in main.rest)
-        kernel.tables = [memory_of(kind) for _, kind in self.arguments[first : first + self.prefetch]]
-        given = [memory_of(kind) for _, kind in self.arguments[first : self.last]]
+        kernel.tables = [records.memory_of(kind) for _, kind in self.arguments[first : first + self.prefetch]]
+        given = [records.memory_of(kind) for _, kind in self.arguments[first : self.last]]
         longest = max((sizes[0] for sizes, _, space in given if len(sizes) == 1 and space == "smem"), default=1)
         if any(bound == _DYNAMIC or bound < 0 for bound in bounds):
             kernel.assumed.append(f"{longest} steps of a grid whose length its data decides")
@@ -126,7 +125,7 @@ class Walk:
         self.grid = [longest if bound < 0 else bound for bound in bounds]
         kernel.steps, kernel.grid = prod(self.grid), tuple(self.grid)
         kernel.semantics = tuple(re.findall(r"#tpu\.dimension_semantics<(\w+)>", main.rest))
-        kernel.held_bytes = tree.held(main)
+        kernel.held_bytes = records.held(main)
         self.sizes_given = sum(bound < 0 for bound in bounds)  # they come as operands before all others
         self.numbers: dict[str, Number] = {}
         self.defined: dict[str, Node] = {}
@@ -144,10 +143,10 @@ class Walk:
         body = main.blocks[0]
         own = {name for name, kind in self.arguments[self.last :] if "<vmem>" in kind}
         own |= {node.result for node in body.all() if node.name == "memref.alloca" and "<vmem>" in node.signature}
-        kernel.from_own = tree.products_of(body, own)
+        kernel.from_own = records.products_of(body, own)
         others = (node for node in body.all() if not node.name.endswith(("load", "store")))  # transfers, parts
         self.passing = set() if kernel.sparse else own.difference(*(node.operands for node in others))
-        self.unread = tree.unused(body)
+        self.unread = records.unused(body)
         self.blocks: list[Block] = []  # of the kernel's parts
         self.fresh: set[str] = set()  # what this trip has written of them
 
@@ -161,8 +160,8 @@ class Walk:
         self._share_out()
         self.operands = {name: self.sizes_given + k for k, (name, _) in enumerate(self.arguments[rank : self.last])}
         self._block(self.main.blocks[0], 1.0)
-        scratch = [memory_of(kind) for name, kind in self.arguments[self.last :] if name not in self.passing]
-        kernel.scratch = scratch + tree.opened(self.main.blocks[0], self.passing)
+        scratch = [records.memory_of(kind) for name, kind in self.arguments[self.last :] if name not in self.passing]
+        kernel.scratch = scratch + records.opened(self.main.blocks[0], self.passing)
         if self.passing:
             kernel.parts = [Part.of(block, self.unread, self.passing) for block in self.blocks]
         stores = (node for node in self.main.blocks[0].all() if node.name.endswith("store"))
@@ -172,16 +171,16 @@ class Walk:
         for number, (name, kind) in enumerate(self.arguments[rank + self.prefetch : self.last]):
             window = _WINDOW.search(items[number]) if number < len(items) else None
             operand = self.sizes_given + self.prefetch + number
-            shape, dtype, space = memory_of(kind)
+            shape, dtype, space = records.memory_of(kind)
             array = tuple(self.arrays[operand]) if operand < len(self.arrays) else ()
-            if window is None or space != "vmem" or len(bounds := tuple(integers(window[2]))) != len(shape):
+            if window is None or space != "vmem" or len(bounds := tuple(records.integers(window[2]))) != len(shape):
                 outside = space if window is None or space != "vmem" else "other"
                 kernel.windows.append(Window(operand, 0.0, 0, shape, array, dtype, outside, 1))
                 moves.append(None)
                 continue
             known = array if len(array) == len(bounds) and "element_window" not in items[number] else ()
             places = self._places(self.functions.get(window[1]), [-(-n // max(1, d)) for n, d in zip(known, bounds)])
-            moved = moves_of(places, self.grid, bounds, known, dtype)
+            moved = records.moves_of(places, self.grid, bounds, known, dtype)
             moves.append(moved)
             alone = "synchronous" in items[number] or kernel.steps <= 1 or (known == bounds and moved.fetches == 1)
             kernel.windows.append(
@@ -277,14 +276,14 @@ class Walk:
                 0 if one else np.arange(self.grid[k]).reshape([-1 if d == k else 1 for d in range(rank)])
             )
         for name, kind in arguments[rank:]:
-            sizes, _, space = memory_of(kind)
+            sizes, _, space = records.memory_of(kind)
             if space == "smem":
                 self.tables[name] = sizes
 
     def _share_out(self) -> None:
         """A table with a number for each matrix of an operand [groups, depth, columns] is taken for groups of rows."""
         kinds = [kind for _, kind in self.arguments[len(self.grid) : self.last]]
-        shapes = [tuple(sizes) for sizes in self.arrays] or [memory_of(kind)[0] for kind in kinds]
+        shapes = [tuple(sizes) for sizes in self.arrays] or [records.memory_of(kind)[0] for kind in kinds]
         if any(len(sizes) > 1 for sizes, _, _ in self.kernel.tables):
             return
         for groups, *sides in (shape for shape in shapes if len(shape) == 3):
@@ -494,7 +493,7 @@ class Walk:
     def _megabytes(self, operand: int) -> float:
         """Of an array by its number; 0 where nobody knows it."""
         kinds = {k: self.arguments[len(self.grid) + k - self.sizes_given][1] for k in self.operands.values()}
-        sizes, dtype, _ = memory_of(kinds.get(operand, ""))
+        sizes, dtype, _ = records.memory_of(kinds.get(operand, ""))
         return block_bytes(sizes, dtype) / 1e6 if sizes else 0.0
 
     def _close(self, share: float) -> None:
@@ -566,9 +565,9 @@ class Walk:
         if -1 not in sizes or node is None:
             return [None if size == -1 else size for size in sizes], shape[1]
         if node.name == "tpu.memref_slice" and (match := _SEGMENTS.search(node.rest)):
-            _, starts, given = [*integers(match[1]), 0, 0][:3]
+            _, starts, given = [*records.integers(match[1]), 0, 0][:3]
             dynamic = iter(node.operands[1 + starts : 1 + starts + given])
-            most = node.shapes[0][0] if memory_of(node.signature)[2] == "vmem" else (-1,) * len(sizes)
+            most = node.shapes[0][0] if records.memory_of(node.signature)[2] == "vmem" else (-1,) * len(sizes)
             for d, (size, held) in enumerate(zip(sizes, most)):
                 if size == -1 and (known := self._known(next(dynamic, ""))) is None:  # no more than its buffer holds
                     sizes[d] = held if held >= 0 else None
