@@ -95,7 +95,7 @@ def compared(predicate: int, given: Sequence[Number]) -> Number:
     if isinstance(a, Chance) and isinstance(b, int) and b in (0, 1):
         if (b == 1) == (predicate == 0):  # a condition as an integer, against 0 or 1
             return a
-        return NO if a is YES else YES if a is NO else Chance(1.0 - a.share, a.assumed)
+        return Chance(1.0 - a.share, a.assumed)
     if isinstance(a, int | np.ndarray) and isinstance(b, int | np.ndarray):
         result = _COMPARISONS[predicate % len(_COMPARISONS)](a, b)
         return Chance(result.astype(float)) if isinstance(result, np.ndarray) else YES if result else NO
@@ -109,18 +109,11 @@ def compared(predicate: int, given: Sequence[Number]) -> Number:
 
 def combined(name: str, given: Sequence[Any]) -> Chance:
     """Two conditions together: and, or, either."""
-    first: Chance = given[0]
-    second: Chance = given[1]
-    if first is NO or second is NO:
-        other = second if first is NO else first
-        return NO if name == "arith.andi" else other
-    if first is YES or second is YES:
-        other = second if first is YES else first
-        kept = Chance(1.0 - other.share, other.assumed) if name == "arith.xori" else YES
-        return other if name == "arith.andi" else kept
-    a, b = first.share, second.share
-    share = a * b if name == "arith.andi" else a + b - a * b if name == "arith.ori" else a + b - 2 * a * b
-    return Chance(share, next((one.assumed for one in given if one.assumed), ""))
+    decides = {"arith.andi": 0.0, "arith.ori": 1.0}.get(name)
+    if any(type(one.share) is float and one.share == decides and not one.assumed for one in given):
+        return YES if decides else NO
+    (a, first), (b, second) = ((one.share, one.assumed) for one in given)
+    return Chance(a * b if name == "arith.andi" else a + b - (2 - (name == "arith.ori")) * a * b, first or second)
 
 
 @dataclass(frozen=True)

@@ -200,12 +200,10 @@ class Walk:
     def _moments(self, moves: Sequence[Moves | None]) -> None:
         """The grid's steps: each computes while the next one's blocks come in and the last one's results go out."""
         kernel, steps = self.kernel, max(1, self.kernel.steps)
-        columns: list[tuple[Array, Array]] = []  # for each thing that steps differ in: its values, and which one
-        meanings: list[tuple[str, int]] = []
+        columns: list[tuple[str, int, Array, Array]] = []  # what steps differ in, its values, and which one each has
         for number, weight in self.steps.parts.items():
             seen, which = np.unique(np.asarray(weight, float), return_inverse=True)
-            columns.append((seen, which.reshape(np.shape(weight))))
-            meanings.append(("part", number))
+            columns.append(("part", number, seen, which.reshape(np.shape(weight))))
         first: list[tuple[int, float, float]] = []
         last: list[tuple[int, float, float]] = []
         followed = steps <= _MOST_STEPS
@@ -217,20 +215,18 @@ class Walk:
             (last if window.result else first).append((window.operand, edge, 1.0))
             if not followed or len(moved.changed) == 1:
                 continue
-            changed = moved.changed.astype(np.int8)
-            # a block comes in one step before it is wanted; a result goes out one step after it was made
-            at = changed if window.result else np.append(changed[1:], np.int8(0))
-            if window.result:
-                at = at.copy()
+            at = moved.changed.astype(np.int8)
+            if window.result:  # it goes out one step after it was made
                 at[0] = 0
-            columns.append((np.asarray([0.0, megabytes]), at.reshape(self.grid)))
-            meanings.append(("window", window.operand))
+            else:  # a block comes in one step before it is wanted
+                at = np.append(at[1:], np.int8(0))
+            columns.append(("window", window.operand, np.asarray([0.0, megabytes]), at.reshape(self.grid)))
         kernel.moments = [Moment(1.0, (), tuple(first), alone=True)] if first else []
         codes: Array = np.zeros((), np.int64)
         width = 1
-        while prod(len(seen) for seen, _ in columns) > 1 << 40:  # what was counted last tells steps apart no more
-            columns, meanings = columns[:-1], meanings[:-1]
-        for seen, which in columns:
+        while prod(len(seen) for _, _, seen, _ in columns) > 1 << 40:  # what was counted last tells steps apart no more
+            columns.pop()
+        for _, _, seen, which in columns:
             codes, width = codes * len(seen) + which, width * len(seen)
         flat = np.broadcast_to(codes, self.grid).reshape(-1) if followed and self.grid else np.reshape(codes, -1)
         if width <= max(1 << 16, 4 * flat.size):
@@ -243,7 +239,7 @@ class Walk:
         kernel.first = [begun + int(place) for place in np.searchsorted(kinds, flat[:_SHOWN])]
         for code, count in zip(kinds.tolist(), times.tolist()):
             parts, moved_now = [], []
-            for (seen, _), (what, number) in zip(reversed(columns), reversed(meanings)):
+            for what, number, seen, _ in reversed(columns):
                 code, at_value = divmod(code, len(seen))
                 value = float(seen[at_value])
                 if value and what == "part":
