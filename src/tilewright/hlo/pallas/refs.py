@@ -152,7 +152,7 @@ def part_of(ref: Ref, transforms: Iterable[Any], outside: Callable[[str], None])
 
 
 def _at(array: Array, place: tuple[Any, ...]) -> Array:
-    return array[place]
+    return np.asarray(array[place])
 
 
 def _reshaped(array: Array, sizes: tuple[int, ...]) -> Array:

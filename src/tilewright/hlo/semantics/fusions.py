@@ -148,7 +148,7 @@ class Fusions:
                 if lies := sorted(back) == [there[d] for d in back if d < len(there)]:
                     op = replace(op, operands=first.operands, operand_shapes=first.operand_shapes)
             elif kinds[op.name] == "reshape" and op.operand_shapes and (read or maker == "custom-call"):
-                lies = bool(ends := self._sides(op)) and is_bitcast(*ends)
+                lies = bool(ends := self._sides(op)) and is_bitcast(ends[0], ends[1])
             found.append(replace(op, opcode="bitcast") if lies else op)
         return found
 
@@ -173,7 +173,7 @@ class Fusions:
             return False
         dims = [sum(size > 1 for size in layout.shape) for layout in ends]
         unit = ends[1].rank and ends[1].shape[0] == 1  # the product's result then has the reshape's order
-        return dims[0] > dims[1] and not unit and not is_bitcast(*ends)
+        return dims[0] > dims[1] and not unit and not is_bitcast(ends[0], ends[1])
 
     def _widens(self, name: str) -> bool:
         """Whether an operation only makes its operand's type a wider one."""
