@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
@@ -115,7 +115,10 @@ class Optimized:
                 f"{compiler_of(self.target)} performs these rewrites itself: a gain is claimed only where it remains "
                 "with both programs in its normal form"
             )
-        for verdicts in _alike((*self.rewrites, *self.refusals)):
+        alike = defaultdict[object, list[Verdict]](list)
+        for each in (*self.rewrites, *self.refusals):
+            alike[each.accepted, each.region, each.name, each.reason].append(each)
+        for verdicts in alike.values():
             one = verdicts[0]
             places = list(dict.fromkeys(place_text(str(verdict.source)) for verdict in verdicts if verdict.source))
             more = f" and {len(places) - 2} more" if len(places) > 2 else ""
@@ -194,13 +197,6 @@ class Optimized:
         Raises UnsupportedError for a program that was read from a file.
         """
         return callable_of(self.program)
-
-
-def _alike(verdicts: Sequence[Verdict]) -> list[list[Verdict]]:
-    alike: dict[tuple[bool, str, str, str], list[Verdict]] = {}
-    for verdict in verdicts:
-        alike.setdefault((verdict.accepted, verdict.region, verdict.name, verdict.reason), []).append(verdict)
-    return list(alike.values())
 
 
 def optimize(

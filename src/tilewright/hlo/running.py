@@ -16,6 +16,7 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, partial, wraps
 from typing import Any, ClassVar, TypeVar
@@ -506,8 +507,10 @@ class OptimizedFunction:
         def run(*args: Any, **kwargs: Any) -> Any:
             return self._run(record, *args, **kwargs)
 
-        _show_signature(run, self._fn)
-        return run
+        signed: Any = run
+        with suppress(ValueError, TypeError):  # some builtins have none: then only positions can name static arguments
+            signed.__signature__ = inspect.signature(self._fn)
+        return signed
 
     def _run(self, record: list[Rewritten] | None, *args: Any, **kwargs: Any) -> Any:
         """Traced by ``jax.jit``: arrays are what varies, everything else is static."""
@@ -547,13 +550,6 @@ class OptimizedFunction:
         outs = program.original(*arguments) if rewritten.fallback else call(program, *arguments)
         structure, impls = out_tree
         return jax.tree.unflatten(structure, [_wrapped(out, impl) for out, impl in zip(outs, impls)])
-
-
-def _show_signature(run: Any, fn: Callable[..., Any]) -> None:
-    try:
-        run.__signature__ = inspect.signature(fn)
-    except (ValueError, TypeError):  # some builtins have none: then only positions can name static arguments
-        return
 
 
 def _unfit(program: TracedProgram) -> Rewritten | None:

@@ -454,7 +454,7 @@ class Walk:
             carried = [self._value(name) for name in self._trip(block, weight * runs)]
             if block.moves:
                 self.begun = self.begun + weight * runs
-                self._close(1.0)
+                self._close()
         else:
             trip = min(most, _MOST_TRIPS)
         share = most / max(1, trip)
@@ -481,7 +481,7 @@ class Walk:
         if trips > max([1, *self.kernel.passing.values()]):
             self.kernel.passing = passing
         self.begun = self.begun + weight * trips
-        self._close(1.0)
+        self._close()
         for key, times in self.trips.items():
             before[key] += times * trips
         self.steps, self.trips = outer, before
@@ -492,7 +492,7 @@ class Walk:
         sizes, dtype, _ = records.memory_of(kinds.get(operand, ""))
         return block_bytes(sizes, dtype) / 1e6 if sizes else 0.0
 
-    def _close(self, share: float) -> None:
+    def _close(self) -> None:
         """Count what was followed as one trip of a loop that is a pipeline of its own."""
         steps = self.steps
         if steps.parts or steps.moved:
@@ -503,7 +503,7 @@ class Walk:
                 for number, weight in sorted(steps.parts.items())
                 if (share_of := scalars.mean(weight))
             )
-            times = runs * every * share
+            times = runs * every
             moved = tuple((k, round(m / times, 6), round(n / times, 4)) for k, (m, n) in sorted(steps.moved.items()))
             self.first += [(parts, moved)] if len(self.first) < _SHOWN else []
             self.trips[parts, moved] += times  # type: ignore[assignment]

@@ -25,7 +25,7 @@ from tilewright.errors import TilewrightError, UsageError
 from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.exchange import model_explorer, model_explorer_data, report_sarif
 from tilewright.hlo.graphs.graph import collector_paused
-from tilewright.hlo.program import Computation, Operation, Program
+from tilewright.hlo.program import Computation, Program
 from tilewright.hlo.reporting import lines, page
 from tilewright.hlo.reporting.buffers import buffers
 from tilewright.hlo.reporting.profile import join_profile
@@ -217,35 +217,34 @@ def _findings(
     rows: Sequence[MovementRow], everything: Sequence[MovementRow], program: Program, time: TimeSummary | None
 ) -> list[Suggestion]:
     """One for each line of the program and kind of movement that takes more than a hundredth."""
-    groups: dict[tuple[str, str], list[MovementRow]] = defaultdict(list)
-    arguments = _Arguments(program)
+    groups, entry = defaultdict[tuple[str, str], list[MovementRow]](list), program.entry
     for row in rows:
-        if row.moved_bytes and (rule := _rule(row, arguments)):
+        if row.moved_bytes and (rule := _rule(row, entry)):
             groups[row.source or row.name, rule].append(row)
-    found = [_finding(rule, group, arguments) for (_, rule), group in groups.items()]
+    found = [_finding(rule, group, entry) for (_, rule), group in groups.items()]
     whole = time.device_us if time is not None else sum(row.total_bytes for row in everything)
     return [each for each in found if ((each.saved_us or 0.0) if time else each.saved_bytes) > _SMALL * whole]
 
 
-def _rule(row: MovementRow, arguments: _Arguments) -> str:
+def _rule(row: MovementRow, entry: Computation) -> str:
     """Which of the advices meets a row, "" for none: prefetches are the compiler's own, parts have to be taken."""
     if row.category == "relayout":
-        if arguments.of(row):
+        if _argument_of(row, entry):
             return "argument-order"
         return "cut-by-tile" if " is cut by the tile " in row.reason or "are cut by" in row.reason else "dims-order"
     if row.category == "repeat" and not row.from_layout.partition("]")[0].endswith("["):  # a scalar has to be spread
         return "repeated-in-memory"
     if row.category == "duplicate":
-        return "copied-argument" if arguments.of(row) else "copied"
+        return "copied-argument" if _argument_of(row, entry) else "copied"
     return ""
 
 
-def _finding(rule: str, rows: list[MovementRow], arguments: _Arguments) -> Suggestion:
+def _finding(rule: str, rows: list[MovementRow], entry: Computation) -> Suggestion:
     dearest = max(rows, key=lambda row: (row.modelled_us or 0.0, row.total_bytes))
     timed = [row.modelled_us for row in rows if row.modelled_us is not None]
     moved = sum(row.total_bytes for row in rows)
     many = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
-    name = arguments.of(dearest)
+    name = _argument_of(dearest, entry)
     of = f" of the argument {name}" if name else ""
     return Suggestion(
         dearest.name,
@@ -261,20 +260,13 @@ def _finding(rule: str, rows: list[MovementRow], arguments: _Arguments) -> Sugge
     )
 
 
-class _Arguments:
-    """Which argument of the program an operation moves, if it moves one as it came in."""
-
-    def __init__(self, program: Program) -> None:
-        self.entry = program.entry.name
-        self.named = {op.name: op for op in program.entry.operations}
-
-    def of(self, row: MovementRow) -> str:
-        """The argument's name, "" if the row moves something else."""
-        op: Operation | None = self.named.get(row.name) if row.path == self.entry else None
-        for _ in range(_DEEPEST):
-            if op is None or not op.operands or not (op.name == row.name or plain_opcode(op.opcode) in _NAMES):
-                return ""
-            op = self.named.get(op.operands[0])
-            if op is not None and op.opcode == "parameter":
-                return op.op_name or op.name
-        return ""
+def _argument_of(row: MovementRow, entry: Computation) -> str:
+    """The argument of the program that an operation moves as it came in; "" if the row moves something else."""
+    op = entry.named.get(row.name) if row.path == entry.name else None
+    for _ in range(_DEEPEST):
+        if op is None or not op.operands or not (op.name == row.name or plain_opcode(op.opcode) in _NAMES):
+            return ""
+        op = entry.named.get(op.operands[0])
+        if op is not None and op.opcode == "parameter":
+            return op.op_name or op.name
+    return ""
