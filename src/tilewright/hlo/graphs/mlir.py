@@ -109,17 +109,6 @@ class Literal:
             return f'dense<"0x{self.elements.hex().upper()}"> : {tensor}'
         return f"dense<{_nested(self.elements, shape)}> : {tensor}"
 
-    def attribute(self, shape: tuple[int, ...], tensor_type: Any) -> Any:
-        """The attribute of a constant that is not a splat, its elements in row-major order in ``shape``.
-
-        None where the bindings give no buffer of the element type.
-        """
-        array = self.array()
-        if array is None:
-            return None
-        array = np.ascontiguousarray(array.reshape(shape))  # booleans too are one byte each to the bindings
-        return ir.DenseElementsAttr.get(array, type=tensor_type.element_type, shape=list(shape))
-
 
 def _reordered(raw: bytes, order: Any) -> bytes:
     if order is None:
@@ -319,25 +308,23 @@ def _term(op: Any, terms: dict[Any, Any]) -> Any:
 
 def write_functions(module: Any, bodies: list[Block]) -> None:
     """Bring the module's function bodies in line with the graph."""
+    blocks = [block for body in bodies for block in walk(body)]
+    changed = [block for block in blocks if block.changed]
     with module.context, ir.Location.unknown(module.context):
-        for body in bodies:
-            for block in walk(body):
-                _retype(block)
-        for body in bodies:
-            for block in walk(body):
-                if block.changed:
-                    _write_block(block)
-            _connect(body)
-        for body in bodies:
-            for block in reversed(list(walk(body))):
-                if block.changed:
-                    _erase_dead(block)
+        for block in changed:
+            _retype(block)
+        for block in changed:
+            _write_block(block)
+        for op in (op for block in blocks for op in block.operations):  # give what was read its new operands
+            for index, (old, new) in enumerate(zip(op.read, op.operands)):
+                if old is not new:
+                    op.handle.operands[index] = new.handle
+        for block in reversed(changed):
+            _erase_dead(block)
 
 
 def _retype(block: Block) -> None:
     """Arguments of bodies and results of loops and conditionals may have changed their shapes."""
-    if not block.changed:
-        return
     held = [v for op in block.operations if op.blocks and op.handle is not None for v in op.results]
     for value in [*block.arguments, *held] if block.owner is not None else held:
         if value.shape is not None and tuple(value.handle.type.shape) != value.shape:
@@ -356,15 +343,6 @@ def _write_block(block: Block) -> None:
                 value.handle = handle
         else:
             op.handle.move_before(terminator)
-
-
-def _connect(body: Block) -> None:
-    """Give operations that were read their new operands."""
-    for block in walk(body):
-        for op in block.operations:
-            for index, (old, new) in enumerate(zip(op.read, op.operands)):
-                if old is not new:
-                    op.handle.operands[index] = new.handle
 
 
 def _erase_dead(block: Block) -> None:
@@ -404,8 +382,10 @@ _STRUCTURAL = WRITTEN - {"compare"} | {"reshape", "constant"}
 def _constant(op: Node) -> Any:
     literal, result = op.attributes["literal"], op.result
     kind = _tensor(result)
-    value = literal.attribute(result.shape, kind) if literal.element is None else None
-    if value is not None:
+    array = literal.array() if literal.element is None else None
+    if array is not None:  # the bindings take booleans, too, one byte each
+        array = np.ascontiguousarray(array.reshape(result.shape))
+        value = ir.DenseElementsAttr.get(array, type=kind.element_type, shape=list(result.shape))
         return ir.Operation.create("stablehlo.constant", [kind], [], {"value": value})
     text = literal.attribute_text(result.shape, str(kind))
     constant = ir.Operation.parse(f'"stablehlo.constant"() {{value = {text}}} : () -> {kind}')
