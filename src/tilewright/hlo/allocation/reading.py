@@ -453,9 +453,12 @@ def _read_field(drafts: list[_Draft], event: _Event) -> None:
     draft.at = event.match.end() + len(value)
 
 
+_SIZES = ("Size", "Unpadded size", "Extra memory due to padding")
+
+
 def _allocation(entry: dict[str, str], notes: list[str]) -> Allocation:
     number = int(entry["number"])
-    for name in ("Size", "Unpadded size", "Extra memory due to padding"):
+    for name in _SIZES:
         if name in entry and read_size(entry[name]) is None:
             notes.append(f"allocation {number}: {name}: no size in {entry[name][:60]!r}")
     pairs = _OPERATOR.findall(entry.get("Operator", ""))
@@ -463,9 +466,7 @@ def _allocation(entry: dict[str, str], notes: list[str]) -> Allocation:
     place = operator.get("source_file", "")
     return Allocation(
         number,
-        _first_size(entry.get("Size")),
-        _first_size(entry.get("Unpadded size")),
-        _first_size(entry.get("Extra memory due to padding")),
+        *(_first_size(entry.get(name)) for name in _SIZES),
         entry.get("Shape", ""),
         operator.get("op_type", ""),
         operator.get("op_name", ""),

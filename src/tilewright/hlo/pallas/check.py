@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from itertools import permutations
 from math import prod
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -172,18 +173,9 @@ class KernelCheck:
         yield f"  grid {grid}; vector memory {bytes_text(self.vmem_bytes)}{limit}{time} (modelled)"
         moved = f"  HBM {bytes_text(self.hbm_bytes)}, at least {bytes_text(self.least_hbm_bytes)}"
         yield f"{moved}; scratch {bytes_text(self.scratch_bytes)}, spilled about {bytes_text(self.spilled_bytes)}"
-        rows = [
-            (
-                f"{w.dtype}[{','.join(map(str, w.array))}]",
-                " x ".join(map(str, w.block)),
-                w.space,
-                w.buffers,
-                w.fetches,
-                w.bytes,
-                w.held,
-            )
-            for w in self.windows
-        ]
+        figures = attrgetter("space", "buffers", "fetches", "bytes", "held")
+        arrays = [f"{w.dtype}[{','.join(map(str, w.array))}]" for w in self.windows]
+        rows = [(a, " x ".join(map(str, w.block)), *figures(w)) for a, w in zip(arrays, self.windows)]
         counts = Column("buffers", "count"), Column("fetches", "count"), Column("moved", "bytes")
         yield Table(("array", "block", "in", *counts, Column("held", "bytes")), rows)
         yield from (f"  - {text}" for text in (*self.advice, *self.notes))
