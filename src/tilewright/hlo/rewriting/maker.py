@@ -213,7 +213,7 @@ class Maker:
         return self.convert(self.compare(of, groups, "EQ"), dtype)
 
     def convolution(self, value: Value, kernel: Value, dtype: str, own: Mapping[str, Any]) -> Value:
-        """A convolution with all the attributes that ``graphs/attributes.py`` gives one; in groups of channels too."""
+        """A convolution with all the attributes that ``graphs/mlir.py`` gives one; in groups of channels too."""
         numbers, spatial = own["numbers"], []
         for k, (stride, pads) in enumerate(zip(own["strides"], own["padding"])):
             size = (value.sizes[numbers[0].index(str(k))] - 1) * own["lhs_dilation"][k] + 1 + sum(pads)
