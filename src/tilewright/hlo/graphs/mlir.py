@@ -391,7 +391,7 @@ class _Reader:
             value = op.add_result(*self.type_of(result))
             value.handle = result
             self.values[result] = value
-        if not _understood(op):
+        if op.name not in _REDUCTIONS or _BODIES.isdisjoint(op.attributes):  # else these say what its body does
             for region in handle.regions:
                 op.blocks += [self.block(body, "", op) for body in region.blocks]
         return op
@@ -411,11 +411,6 @@ def _attributes(name: str, handle: Any) -> dict[str, Any]:
 
 _REDUCTIONS = frozenset({"reduce", "reduce_window"})
 _BODIES = frozenset({"monoid", "monoids", "chooses"})
-
-
-def _understood(op: Node) -> bool:
-    """A reduction whose attributes say what its body does: it needs no body."""
-    return op.name in _REDUCTIONS and not _BODIES.isdisjoint(op.attributes)
 
 
 def read_functions(module: Any) -> list[Block]:

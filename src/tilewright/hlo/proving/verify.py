@@ -329,7 +329,7 @@ def _main(program: Program) -> Block:
 
 def _runs(judge: _Comparison, eager: bool) -> tuple[dict[str, Run], list[str]]:
     """Ways to run the two programs, by name, and why one is missing."""
-    types = types_of(judge.before.arguments), types_of(judge.results)
+    types = types_of(judge.before.arguments), types_of(judge.before.operations[-1].operands)
     texts, bodies = (judge.original.text, judge.rewritten.text), (judge.before, judge.after)
     runs: dict[str, Run] = {"jit": lambda side, given: judge.xla.run_text(texts[side], *types, given)}
     if not eager:
@@ -360,9 +360,12 @@ class _Comparison:
 
     def trial(self, kind: str, how: str, seed: int, arguments: Sequence[Any], run: Run) -> Trial:
         old, new = (run(side, arguments) for side in range(2))
-        reference = self._reference(kind, arguments)
+        if self._known[0] != kind:  # made once for each input
+            self._known = (kind, self.reference.results(arguments))
+        reference = self._known[1]
         self._nudged.clear()
-        allowed = self._allowances(old, reference)
+        exact: Sequence[Array | None] = [None] * len(old) if reference is None else reference
+        allowed = list(map(trying.allowance, old, exact, self._inner))
         self._remark_on_xla(kind, how, old, allowed)
         if reference is not None:
             old, new = self._without_lost_nans(kind, how, old, new, reference)
@@ -384,27 +387,10 @@ class _Comparison:
             reason=reason, difference=_largest(old, new, reference),
         )  # fmt: skip
 
-    @property
-    def results(self) -> list[Value]:
-        return self.before.operations[-1].operands
-
-    def _reference(self, kind: str, arguments: Sequence[Any]) -> list[Array] | None:
-        """The original's results in float64; made once for each input."""
-        if self._known[0] != kind:
-            self._known = (kind, self.reference.results(arguments))
-        return self._known[1]
-
     @cached_property
     def _inner(self) -> list[np.dtype[Any] | None]:
         """For each output the coarsest type that the original rounds to on the way to it."""
         return trying.coarsest(self.before)
-
-    def _allowances(self, old: list[Array], reference: list[Array] | None) -> list[float]:
-        """What rounding may do to each output, in units of its largest element."""
-        return [
-            trying.allowance(output, None if reference is None else reference[index], self._inner[index])
-            for index, output in enumerate(old)
-        ]
 
     def _remark_on_xla(self, kind: str, how: str, old: list[Array], allowed: list[float]) -> None:
         """Add a remark where the original program gives other values under jit than op by op: XLA can be wrong.

@@ -200,16 +200,11 @@ def _divide_afterwards(found: _Softmax, make: Maker) -> Value:
     return make.convert(make.binary("divide", make.part(product, at, 0, count), spread), root.result.dtype)
 
 
-def _is_product(scores: Value) -> bool:
-    """Whether scores are a product as it is: no mask, no scale. The compiler makes one fusion of its softmax."""
-    return made_by(behind(scores, "convert", "transpose", "reshape"), "dot_general") is not None
-
-
 def _softmax_pays(found: _Softmax) -> bool:
     """Many rows and columns, and nobody else reads softmax's result: a gradient does."""
     root, result = found.product, found.divide.result
-    if _is_product(found.scores):
-        return False
+    if made_by(behind(found.scores, "convert", "transpose", "reshape"), "dot_general") is not None:
+        return False  # no mask, no scale: the compiler makes one fusion of the product's softmax
     given = root.operands[found.side]
     columns = given.sizes[product_dims(root)[1][found.side][0]]
     rows = prod(given.sizes[d] for d in free_dims(root, found.side))

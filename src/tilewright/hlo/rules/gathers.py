@@ -263,12 +263,6 @@ def _slices(places: list[int]) -> list[_Slice] | None:
     return slices
 
 
-def _repetitions(places: list[int], size: int) -> int:
-    """How often each place comes, behind itself, in order and all of them: 0 where they do not."""
-    times = len(places) // size
-    return times if times > 1 and places == [k // times for k in range(size * times)] else 0
-
-
 def _fixed_gather(node: Node) -> _FixedGather | None:
     """The picked dims must be independent: places along each depend on one dim of the indices alone."""
     own, (operand, indices) = node.attributes, node.operands
@@ -291,11 +285,10 @@ def _fixed_gather(node: Node) -> _FixedGather | None:
             return None
         axis = varying[0] if varying else -1
         line = np.moveaxis(places, axis, 0).reshape(places.shape[axis], -1)[:, 0] if varying else places.reshape(-1)[:1]
-        slices = _slices([int(place) for place in line])
-        times = _repetitions([int(place) for place in line], operand.sizes[d]) if slices is None else 0
-        if slices is None and not times:
-            return None
-        axes[d] = _Axis(batch_dims[axis] if varying else -1, len(line), slices or [], times)
+        slices, times = _slices(line.tolist()), len(line) // operand.sizes[d]
+        if slices is None and (times < 2 or line.tolist() != [k // times for k in range(operand.sizes[d] * times)]):
+            return None  # neither slices, nor every place several times behind itself
+        axes[d] = _Axis(batch_dims[axis] if varying else -1, len(line), slices or [], 0 if slices else times)
     used = [axis.dim for axis in axes.values() if axis.dim >= 0]
     repeated = [d for d in batch_dims if node.result.sizes[d] > 1 and d not in used]
     return _FixedGather(node, axes) if len(set(used)) == len(used) and not repeated else None
