@@ -331,14 +331,12 @@ class Window:
                 "revisited output", f"block {index} of {self.array.name} comes back in step {program.ids}", ""
             )
         self.seen.add(index)
-        shape = [size or 1 for size in self.sizes]
-        starts = [k * stride for k, stride in zip(index, self.strides)]
-        self.ends = [min(start + size, whole) for start, size, whole in zip(starts, shape, self.array.values.shape)]
-        self.starts = starts
-        if any(start < 0 or start >= whole for start, whole in zip(starts, self.array.values.shape)):
+        shape, whole = [size or 1 for size in self.sizes], self.array.values.shape
+        wanted = [k * stride for k, stride in zip(index, self.strides)]
+        self.starts = [min(max(start, 0), max(0, size - 1)) for start, size in zip(wanted, whole)]
+        if any(start < 0 or start >= size for start, size in zip(wanted, whole)):
             program.fault("out of array", f"block {index} of {self.array.name} in step {program.ids}", "")
-            self.starts = [min(max(s, 0), max(0, w - 1)) for s, w in zip(starts, self.array.values.shape)]
-            self.ends = [min(s + size, w) for s, size, w in zip(self.starts, shape, self.array.values.shape)]
+        self.ends = [min(start + size, end) for start, size, end in zip(self.starts, shape, whole)]
         block = filled(shape, self.array.values.dtype, program.unwritten if self.result else program.padding)
         written = np.zeros(shape, bool)
         self.inside = tuple(slice(0, end - start) for start, end in zip(self.starts, self.ends))

@@ -472,7 +472,9 @@ class Walk:
         outer, before = self.steps, self.trips
         self.steps, self.trips = _Steps(), Counter()
         self._trip(block, weight)
-        whole = {k: size for k, (m, _) in self.steps.moved.items() if m and (size := self._megabytes(k))}
+        kinds = {k: self.arguments[len(self.grid) + k - self.sizes_given][1] for k in self.operands.values()}
+        arrays = {k: records.memory_of(kinds.get(k, "")) for k, (m, _) in self.steps.moved.items() if m}
+        whole = {k: block_bytes(sizes, dtype) / 1e6 for k, (sizes, dtype, _) in arrays.items() if sizes}
         passing = {k: ceil(size / self.steps.moved[k][0]) for k, size in whole.items()}
         trips = max([1, *passing.values()])
         for k, size in whole.items():
@@ -485,12 +487,6 @@ class Walk:
         for key, times in self.trips.items():
             before[key] += times * trips
         self.steps, self.trips = outer, before
-
-    def _megabytes(self, operand: int) -> float:
-        """Of an array by its number; 0 where nobody knows it."""
-        kinds = {k: self.arguments[len(self.grid) + k - self.sizes_given][1] for k in self.operands.values()}
-        sizes, dtype, _ = records.memory_of(kinds.get(operand, ""))
-        return block_bytes(sizes, dtype) / 1e6 if sizes else 0.0
 
     def _close(self) -> None:
         """Count what was followed as one trip of a loop that is a pipeline of its own."""

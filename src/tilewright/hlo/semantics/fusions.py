@@ -306,12 +306,16 @@ class Fusions:
                 continue
             if name in self.hoisted:
                 continue
-            if self.kind[name] == "reduce":
-                self._end_with_sum(name)
+            if self.kind[name] == "reduce":  # the last of its kernel; no more than its type is changed behind it
+                only, *others = self.readers[name]
+                if not others and self.kind[only.name] == "convert" and only.name in self.through:
+                    self.through.add(name)
+                    self.through.discard(only.name)
+                    self.head_of[only.name] = name
                 continue
             ends, keeps = self._ends(name)
             end = next(iter(ends)) if len(ends) == 1 and keeps else ""
-            if end and (end in self.relaid or self._widens(end)) and self._is_laid_apart(end):
+            if end and self._is_laid_apart(end):
                 continue
             fused = self.kind[end] in _FLOWS and end not in self.relaid if end else False
             fused = fused or (end != "" and self.kind[name] in PRODUCTS and self._ends_product(end, name))
@@ -323,14 +327,6 @@ class Fusions:
                 self.through.add(name)
                 self.through.discard(end)
                 self.head_of[end] = name
-
-    def _end_with_sum(self, name: str) -> None:
-        """A reduction is the last of its kernel; no more than its type is changed behind it."""
-        readers = self.readers[name]
-        if len(readers) == 1 and self.kind[readers[0].name] == "convert" and readers[0].name in self.through:
-            self.through.add(name)
-            self.through.discard(readers[0].name)
-            self.head_of[readers[0].name] = name
 
     def _ends_product(self, end: str, name: str) -> bool:
         """Whether a product's kernel sums its result up, or writes it where an update goes."""
