@@ -183,7 +183,12 @@ class Optimized:
         changes = [_verdict(number, verdict) for number, verdict in enumerate(self.rewrites, 1)]
         page.section("changes", "What changed", *(changes or [note("nothing: no region of it pays on this target")]))
         if self.refusals:
-            page.section("left", "Left alone", _refusals(self.refusals))
+            heads = [Column("rule or rewrites"), Column("region", "code"), Column("source", "code"), Column("why")]
+            rows = [
+                (each.name or "-", each.region, place_text(str(each.source or "")), each.reason)
+                for each in self.refusals
+            ]
+            page.section("left", "Left alone", table(heads, rows))
         page.section("program", "The whole program", details("before and after", _beside(*self._printed())))
         return page.html()
 
@@ -383,14 +388,6 @@ def _body(module: str) -> str:
     """The lines of a module's only function."""
     found = _BODY.search(module)
     return dedent(found[1]) if found else module
-
-
-def _refusals(refusals: Sequence[Verdict]) -> Html:
-    rows = [
-        (each.name or "-", each.region, place_text(str(each.source)) if each.source else "", each.reason)
-        for each in refusals
-    ]
-    return table([Column("rule or rewrites"), Column("region", "code"), Column("source", "code"), Column("why")], rows)
 
 
 # What the rewrites would change, as suggestions for a report; those of the rules: gating/suggesting.py.

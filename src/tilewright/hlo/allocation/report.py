@@ -316,15 +316,12 @@ def explain_allocation(text: str) -> tuple[AllocationReport, ...]:
 def _explain(message: AllocatorMessage) -> AllocationReport:
     explained: list[Explained] = []
     notes = [*message.unread, *_disagreeing_head(message)]
-    seen: set[int] = set()
+    numbered: dict[int, Allocation] = {}
     largest = 0
-    renumbered = []
     for each in message.allocations:  # a list pasted twice over: numbers name one allocation each
-        number = each.number if each.number not in seen else largest + 1
-        seen.add(number)
-        largest = max(largest, number)
-        renumbered.append(each if number == each.number else replace(each, number=number))
-    message = replace(message, allocations=tuple(renumbered))
+        number = each.number if each.number not in numbered else largest + 1
+        numbered[number], largest = replace(each, number=number), max(largest, number)
+    message = replace(message, allocations=tuple(numbered.values()))
     for each in message.allocations:
         if not each.shape:
             continue

@@ -69,9 +69,9 @@ def list_rules() -> list[dict[str, Any]]:
         | {"room": next(room for room, rules in _ROOMS.items() if rule in rules)}
         | {
             "confirmed": {
-                chip: {key: value for key, value in vars(row).items() if key not in ("rule", "chip")}
-                for (name, chip), row in _confirmed().items()
-                if name == rule.name
+                row.chip: {key: getattr(row, key) for key in ("factor", "kind", "by", "date")}
+                for row in _confirmed().values()
+                if row.rule == rule.name
             }
         }
         for rule in catalogue().values()

@@ -243,23 +243,20 @@ class Fusions:
         relaid = any(reader.name in self.relaid for reader in self.readers[name])
         if relaid and self.kind[name] not in _FREE and (self.wide_units or not self._widens(name)):
             return False
-        if (
-            self.kind[name] not in _FLOWS
-            or name in self.relaid
-            or (name in self.captured and self.kind[name] not in _FREE)
-        ):
-            return False
-        return all(self._takes_inside(reader, name) for reader in self.readers[name])
+        return (
+            self.kind[name] in _FLOWS
+            and name not in self.relaid
+            and (name not in self.captured or self.kind[name] in _FREE)
+            and all(self._takes_inside(reader, name) for reader in self.readers[name])
+        )
 
     def _takes_inside(self, reader: Operation, name: str) -> bool:
         kind = self.kind[reader.name]
         if kind in _FLOWS | HEADS:
-            return kind != "gather" or name != reader.operands[0] or self._is_picked(reader, name)
+            if kind != "gather" or name != reader.operands[0]:
+                return True  # few elements of a converted value are taken of what was converted
+            return self.kind[name] == "convert" and _MANY * self.elements[reader.name] <= self.elements[name]
         return kind in WRITES_IN_PLACE and name != reader.operands[0]
-
-    def _is_picked(self, gather: Operation, name: str) -> bool:
-        """Whether a gather takes few elements of a converted value: it takes them of what was converted."""
-        return self.kind[name] == "convert" and _MANY * self.elements[gather.name] <= self.elements[name]
 
     def _let_values_flow(self) -> None:
         """Write what several kernels want and what costs more to compute again than to read."""
@@ -282,14 +279,8 @@ class Fusions:
                 apart = cost > most or len(sources) > _MANY
                 if len(heads[name]) > 1 and apart and not (self.kind[name] == "compare" and len(sources) == 1):
                     self.through.discard(name)
-            if name not in self.through:
-                made_of[name] = frozenset({name})
-            else:
-                made_of[name] = (
-                    frozenset()
-                    if self.kind[name] in _FREE and not op.operands
-                    else _union([made_of.get(operand, frozenset({operand})) for operand in op.operands])
-                )
+            passed = [made_of.get(operand, frozenset({operand})) for operand in op.operands]
+            made_of[name] = _union(passed) if name in self.through else frozenset({name})
 
     def _whole(self, op: Operation, source: str) -> int:
         """What a kernel reads of one source: of one that a slice is taken of no more than the slice."""
