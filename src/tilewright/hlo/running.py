@@ -507,10 +507,9 @@ class OptimizedFunction:
         def run(*args: Any, **kwargs: Any) -> Any:
             return self._run(record, *args, **kwargs)
 
-        signed: Any = run
         with suppress(ValueError, TypeError):  # some builtins have none: then only positions can name static arguments
-            signed.__signature__ = inspect.signature(self._fn)
-        return signed
+            run.__dict__["__signature__"] = inspect.signature(self._fn)
+        return run
 
     def _run(self, record: list[Rewritten] | None, *args: Any, **kwargs: Any) -> Any:
         """Traced by ``jax.jit``: arrays are what varies, everything else is static."""

@@ -464,9 +464,9 @@ def _allocation(entry: dict[str, str], notes: list[str]) -> Allocation:
     pairs = _OPERATOR.findall(entry.get("Operator", ""))
     operator = {quoted or plain: value or digits for quoted, value, plain, digits in pairs}
     place = operator.get("source_file", "")
+    size, unpadded, padding = (_first_size(entry.get(name)) for name in _SIZES)
     return Allocation(
-        number,
-        *(_first_size(entry.get(name)) for name in _SIZES),
+        *(number, size, unpadded, padding),
         entry.get("Shape", ""),
         operator.get("op_type", ""),
         operator.get("op_name", ""),

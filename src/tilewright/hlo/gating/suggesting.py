@@ -124,13 +124,12 @@ def _merged(alike: Sequence[Suggestion]) -> Suggestion:
     first, *others = sorted(alike, key=_order)
     if not others:
         return first
-    saved = [each.saved_us for each in alike if each.saved_us is not None]
     also = dict.fromkeys(name for each in (first, *others) for name in (*each.also, each.op))
     return replace(
         first,
         what=f"{first.what} ({len(alike)} times)",
         also=tuple(name for name in also if name != first.op),
-        saved_us=sum(saved) if saved else None,
+        saved_us=sum(each.saved_us or 0.0 for each in alike) or None,
     )
 
 
@@ -146,12 +145,14 @@ def _suggestion(case: Candidate, names: _Names, chip: Target, assume_finite: boo
     found = list(dict.fromkeys(filter(None, map(names.of, named)))) or [root.name]
     source = source_of(costly)
     place = f" ({Path(source.file).name}:{source.line})" if source is not None else ""
+    guard = " --assume-finite" if case.unsure and not assume_finite else ""
+    command = f", or run tilewright optimize --target {chip.name}{guard}" if rule.build is not None else ""
     return Suggestion(
         found[0],
         rule.name,
         factor=round(factor, 3) if kind != "unpriced" else None,
         kind=kind,
-        how=f"{rule.change}{place}{_command(case, chip, assume_finite)}",
+        how=f"{rule.change}{place}{command}",
         source=str(source) if source is not None else "",
         what=rule.finding,
         path=names.path(named[0]),
@@ -166,16 +167,6 @@ def _weight(op: Node) -> tuple[int, int]:
     """What a reader meets first in a ranking comes first: a copy, the largest before others."""
     kind = _NAMED_FIRST.index(op.name) if op.name in _NAMED_FIRST else len(_NAMED_FIRST)
     return kind, -prod(op.result.shape or ())
-
-
-def _command(case: Candidate, chip: Target, assume_finite: bool) -> str:
-    """The command that does it, with the guard's option."""
-    if case.rule.build is None:
-        return ""
-    options = [f"--target {chip.name}"]
-    if case.unsure and not assume_finite:
-        options.append("--assume-finite")
-    return f", or run tilewright optimize {' '.join(options)}"
 
 
 class _Names:

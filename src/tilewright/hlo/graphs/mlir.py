@@ -605,7 +605,7 @@ def _constant(op: Node) -> Any:
     array = literal.array() if literal.element is None else None
     if array is not None:  # the bindings take booleans, too, one byte each
         array = np.ascontiguousarray(array.reshape(result.shape))
-        value = ir.DenseElementsAttr.get(array, type=kind.element_type, shape=list(result.shape))
+        value = ir.DenseElementsAttr.get(array, type=kind.element_type, shape=list(array.shape))
         return ir.Operation.create("stablehlo.constant", [kind], [], {"value": value})
     text = literal.attribute_text(result.shape, str(kind))
     constant = ir.Operation.parse(f'"stablehlo.constant"() {{value = {text}}} : () -> {kind}')

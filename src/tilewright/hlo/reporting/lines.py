@@ -53,8 +53,7 @@ def movement_fields(report: ReportData) -> Iterator[Field]:
     yield Field(
         "moved", "bytes", "read and written in all runs, with padding", lambda r: r.total_bytes, 5.4, total=True
     )
-    yield Field("runs", "text", "over all callers and trips; ≥ where a trip count is unknown", below=True,
-                of=lambda r: f"{'' if r.runs_known else '≥ '}{r.runs}×")  # fmt: skip
+    yield Field("runs", "text", "over all callers and trips; ≥ where a trip count is unknown", runs_text, below=True)
     if report.profile is not None:
         yield Field("time", "seconds", "measured, all runs", lambda r: seconds(r.measured_us), 5.4, total=True)
         yield Field("events", "count", "of the profile", lambda r: r.measured_runs or None, below=True)

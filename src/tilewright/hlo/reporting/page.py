@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from datetime import date
 from functools import cache, lru_cache
 from importlib.resources import files
-from itertools import permutations
+from itertools import islice, permutations
 from operator import attrgetter
 from typing import Any
 
@@ -68,14 +68,8 @@ def digit_forms(texts: Iterable[str]) -> dict[str, list[object]]:
     >>> digit_forms(["f32[3,5]{1,0:T(2,2)}"])["f32[3,5]{1,0:T(2,2)}"]
     [[3, 5], 32, 0, [1, 0], [2, 2], 0, [1, 1, 1, 2, 0, 2, 1, 2, 1, 4, 2, 0, 0, 12, 2, 0]]
     """
-    forms: dict[str, list[object]] = {}
-    for text in dict.fromkeys(texts):
-        form = _digit_form(text)
-        if form is not None:
-            forms[text] = form
-        if len(forms) == _MOST_LAYOUTS:
-            break
-    return forms
+    forms = ((text, _digit_form(text)) for text in dict.fromkeys(texts))
+    return dict(islice(((text, form) for text, form in forms if form is not None), _MOST_LAYOUTS))
 
 
 def _digit_form(text: str) -> list[object] | None:
@@ -219,8 +213,7 @@ def _change(report: ReportData, change: Suggestion) -> Html:
 
 
 def _figures(report: ReportData) -> list[Card]:
-    figures, first = list[Card](), report.time is not None and bool(report.time.exchange_us)
-    figures += [
+    figures = [
         Card("moved", bytes_text(report.moved_bytes), f"by {count_text(len(report.ranked()))} operations"),
         Card("free", count_text(report.bitcasts), f"bitcasts among {count_text(len(report.rows))} operations", "good"),
         Card("padding", bytes_text(report.wasted_bytes), f"in {count_text(len(report.wasteful()))} tensors"),
@@ -237,9 +230,8 @@ def _figures(report: ReportData) -> list[Card]:
         if report.time.exchange_us:
             waited = f"of {seconds_text(report.time.exchange_us / 1e6)} of exchanges between chips"
             figures.append(Card("exposed", seconds_text(report.time.exposed_us / 1e6), waited))
-    if first:  # of a program on many devices: the step, what is exposed and the peak stand in front
-        order = ("modelled step", "exposed", "peak")
-        figures.sort(key=lambda card: order.index(card.label) if card.label in order else len(order))
+            order = ("modelled step", "exposed", "peak")  # of a program on many devices: these stand in front
+            figures.sort(key=lambda card: order.index(card.label) if card.label in order else len(order))
     if report.profile is not None:
         time, share = report.profile.rows_us, report.profile.rows_us / (report.profile.total_us or 1.0)
         figures.append(Card("measured", seconds_text(time / 1e6), f"{percent_text(share)} of the profile's time"))
