@@ -41,10 +41,10 @@ from tilewright.errors import TilewrightError
 from tilewright.hlo import load
 from tilewright.hlo.program import Operation
 from tilewright.hlo.semantics.context import Context
+from tilewright.hlo.semantics.tiles import Tiles
 from tilewright.hlo.timing.alone import price_alone
 from tilewright.hlo.timing.chip import Chip, chip_of
 from tilewright.hlo.timing.row import Run, types_of
-from tilewright.hlo.semantics.tiles import Tiles
 from tilewright.targets import Target, TimeConstants, target
 from tilewright.targets.chips import TIME, Seen, common_time
 

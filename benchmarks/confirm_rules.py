@@ -30,7 +30,7 @@ from tilewright.hlo.execute import flat_callable
 from tilewright.hlo.graphs.mlir import read_functions
 from tilewright.hlo.ir import parse_module
 from tilewright.hlo.proving.tpu import judge_on_tpu
-from tilewright.hlo.proving.trial_inputs import trial_inputs
+from tilewright.hlo.proving.trials import trial_inputs
 from tilewright.hlo.proving.verify import main_types
 from tilewright.hlo.rules.rule import Rule, bindings, program_of
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.hlo.allocator_messages import EXPECTED, TEXTS, bits_of, dims_of, padded_bytes
 from tilewright.hlo import explain_allocation
-from tilewright.hlo.allocation.fixes import KINDS
+from tilewright.hlo.allocation.shape import KINDS
 from tilewright.layout import parse, predict
 
 ALLOCATOR = sorted(name for name, expected in EXPECTED.items() if expected["messages"])

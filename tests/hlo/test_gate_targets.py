@@ -13,7 +13,7 @@ from tests.hlo.norms import arguments, field_norm, group_norm, group_norm_minor,
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.hlo import catalogue, from_jax, load, optimize
 from tilewright.hlo.cost import place
-from tilewright.hlo.gating.moves import short_run_charge
+from tilewright.hlo.gating.regions import short_run_charge
 from tilewright.hlo.graphs.graph import Block, Node
 from tilewright.layout import preset
 from tilewright.targets import target as find_target

@@ -13,7 +13,7 @@ from jax.experimental.pallas import tpu as pltpu
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.hlo import estimate, load
 from tilewright.hlo.jaxlib_child import ask
-from tilewright.hlo.reading import kernel_walk
+from tilewright.hlo.reading import kernels
 from tilewright.hlo.reading.kernels import kernel_of, read_kernel
 from tilewright.targets import target
 
@@ -211,7 +211,7 @@ def test_what_cannot_be_assumed_is_refused(paged, assume):
 
 
 def test_loops_that_never_end_are_refused_in_time(monkeypatch):
-    monkeypatch.setattr(kernel_walk, "_MOST_WORK", 4000)
+    monkeypatch.setattr(kernels, "_MOST_WORK", 4000)
     loop = '"t.enqueue_dma"(%a) : (memref<8x128xf32, #tpu.memory_space<hbm>>) -> ()\n'.replace("t.", "tpu.", 1)
     for depth in range(12):
         loop = (

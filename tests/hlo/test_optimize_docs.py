@@ -6,7 +6,7 @@ import re
 
 from tests.conftest import by_night
 from tilewright.hlo import REWRITES
-from tilewright.hlo.proving.trial_inputs import INPUTS
+from tilewright.hlo.proving.trials import INPUTS
 
 
 def test_the_tutorial(root, tmp_path, monkeypatch, capsys):

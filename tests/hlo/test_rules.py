@@ -30,7 +30,7 @@ from tilewright.hlo import (
 )
 from tilewright.hlo.graphs.mlir import read_functions
 from tilewright.hlo.ir import parse_module
-from tilewright.hlo.proving.trial_inputs import trial_inputs
+from tilewright.hlo.proving.trials import trial_inputs
 from tilewright.hlo.rewrites.inline import Inline
 from tilewright.hlo.rules.catalogue import factor_on
 from tilewright.hlo.rules.rule import arguments, bindings, function_of, program_of

@@ -17,7 +17,7 @@ from tests.hlo.numpy_values import evaluate
 from tilewright.hlo import catalogue, from_jax, load, optimize, parse_pipeline, run_pipeline
 from tilewright.hlo.graphs.mlir import read_functions
 from tilewright.hlo.ir import parse_module
-from tilewright.hlo.proving.trial_inputs import trial_inputs
+from tilewright.hlo.proving.trials import trial_inputs
 from tilewright.hlo.rules.rule import arguments, bindings, function_of
 
 NAMES = [name for name, rule in catalogue().items() if rule.build is not None and "f32" in rule.example.types]

@@ -14,11 +14,11 @@ from tilewright.hlo import (
     from_jax,
     load,
     partition,
-    search,
     search_shardings,
     sharded,
     sharding_advice,
 )
+from tilewright.hlo.advice import groups_of, title_of
 from tilewright.hlo.execute import flat_callable
 from tilewright.hlo.reading.sharded import Place, places
 from tilewright.hlo.semantics.partitioning import by_shardy, in_blocks
@@ -231,15 +231,15 @@ def test_a_parameter_and_its_moments_are_cut_alike_and_each_name_means_one_group
     """Layers by their numbers, too; where shapes differ under one name, every array is named by itself."""
     names = {"p['w1']": 2, "s[0].mu['w1']": 2, "p['w2']": 3, "p['layers_0']['k']": 2, "p['layers_1']['k']": 2, "x": 1}
     arrays = [Place(name, k, (8,) * rank, 0, None) for k, (name, rank) in enumerate(names.items())]
-    groups = search.groups_of(arrays)
-    assert {search.title_of(some): [place.name for place in some] for some in groups} == {
+    groups = groups_of(arrays)
+    assert {title_of(some): [place.name for place in some] for some in groups} == {
         "p['w2']": ["p['w2']"],
         "*['w1']": ["p['w1']", "s[0].mu['w1']"],
         "*['layers_*']['k']": ["p['layers_0']['k']", "p['layers_1']['k']"],
         "x": ["x"],
     }
     for some in groups:
-        assert [place for place in arrays if place.called(search.title_of(some))] == some
+        assert [place for place in arrays if place.called(title_of(some))] == some
 
 
 def test_links_carry_what_the_exchanges_send():

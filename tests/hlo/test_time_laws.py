@@ -20,8 +20,8 @@ from tests.conftest import ROOT, by_night, tries
 from tilewright.errors import TilewrightError, UsageError
 from tilewright.hlo import estimate, load
 from tilewright.hlo.semantics.context import Context
-from tilewright.hlo.timing.chip import chip_of, what_if
 from tilewright.hlo.semantics.tiles import Tiles
+from tilewright.hlo.timing.chip import chip_of, what_if
 from tilewright.targets import target
 from tilewright.targets.chips import parse_target
 

@@ -17,8 +17,8 @@ from tests.hlo.numpy_values import evaluate
 from tests.hlo.stablehlo_values import executed, module, values
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.hlo import XlaValues, from_jax, operations_of, verify
-from tilewright.hlo.proving.agreement import missed, tolerance
 from tilewright.hlo.proving.reference import Reference
+from tilewright.hlo.proving.trials import missed, tolerance
 from tilewright.hlo.reading.mlir_reader import read_stablehlo
 
 # How results are compared is the same one operation at a time, which compiles each of them.

@@ -11,7 +11,7 @@ import pytest
 
 from tests.hlo.norms import struct
 from tilewright.hlo import from_jax, verify
-from tilewright.hlo.proving.agreement import coarsest, tolerance
+from tilewright.hlo.proving.trials import coarsest, tolerance
 from tilewright.hlo.proving.verify import _main
 
 BF16, F32 = jnp.bfloat16, jnp.float32

@@ -13,7 +13,7 @@ from tilewright.errors import UnsupportedError, UsageError
 from tilewright.hlo import from_jax, load, optimize, verify
 from tilewright.hlo.graphs.graph import Value
 from tilewright.hlo.proving.reference import XlaValues
-from tilewright.hlo.proving.trial_inputs import INPUTS, may_never_end, trial_inputs
+from tilewright.hlo.proving.trials import INPUTS, may_never_end, trial_inputs
 from tilewright.hlo.proving.verify import _main
 
 X = struct(16, 8)

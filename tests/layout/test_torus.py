@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from tilewright.errors import UsageError
 from tilewright.hlo import load
 from tilewright.hlo.program import Operation
+from tilewright.hlo.semantics.tiles import Tiles
 from tilewright.hlo.timing.chip import chip_of
 from tilewright.hlo.timing.links import Torus
-from tilewright.hlo.semantics.tiles import Tiles
 from tilewright.layout import parse
 from tilewright.layout.meshes.torus import Extent, device_places, fullest, squarest
 from tilewright.targets import target

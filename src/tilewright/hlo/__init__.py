@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from tilewright.exports import public_names
 
 if TYPE_CHECKING:
-    from tilewright.hlo.advice import sharding_advice
+    from tilewright.hlo.advice import search_shardings, sharding_advice
     from tilewright.hlo.allocation.kernel_errors import KernelError, explain_kernel
     from tilewright.hlo.allocation.report import AllocationReport, explain_allocation
     from tilewright.hlo.comparing.reports import diff_reports
     from tilewright.hlo.comparing.steps import StepDiff, diagnose_upgrade
-    from tilewright.hlo.exchange.sarif import suggestions_sarif
+    from tilewright.hlo.exchange import suggestions_sarif
     from tilewright.hlo.gating.gate import Verdict
     from tilewright.hlo.gating.suggesting import suggest
     from tilewright.hlo.graphs.graph import Block, Node, Value, array_dtype, inputs_of
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     )
     from tilewright.hlo.rules.catalogue import catalogue, list_rules
     from tilewright.hlo.running import optimize_function
-    from tilewright.hlo.search import search_shardings
     from tilewright.hlo.semantics.collectives import Collective, collectives
     from tilewright.hlo.semantics.predicting import in_normal_form
     from tilewright.hlo.slices import partition

@@ -71,17 +71,11 @@ def movement(
     name = plain_opcode(opcode)
     if name == "bitcast":
         return FREE
-    fit = name in _REARRANGING and operands and dimensions_fit(name, operands[0], result, dimensions)
-    if fit and bitcasts(operands[0], result, permutation_of(name, dimensions)):
-        return FREE
+    if name in _REARRANGING and operands and operands[0].memory_space == result.memory_space:
+        repeats = name == "broadcast" and (dimensions is None or prod(operands[0].shape) != prod(result.shape))
+        if not repeats and bitcasts(operands[0], result, permutation_of(name, dimensions)):
+            return FREE
     return Traffic(False, sum(operand.size_bytes for operand in operands), result.size_bytes)
-
-
-def dimensions_fit(name: str, a: TensorLayout, b: TensorLayout, dimensions: Sequence[int] | None) -> bool:
-    """Could this be a bitcast at all? A broadcast that repeats elements is none."""
-    if name == "broadcast":
-        return dimensions is not None and prod(a.shape) == prod(b.shape) and a.memory_space == b.memory_space
-    return a.memory_space == b.memory_space
 
 
 def permutation_of(name: str, dimensions: Sequence[int] | None) -> tuple[int, ...] | None:
@@ -231,46 +225,34 @@ def check_shapes(name: str, operands: Sequence[TensorLayout], result: TensorLayo
     Traceback (most recent call last):
     tilewright.errors.UsageError: dims (1, 0) of [4,6] are [6,4], not [4,6]
     """
-    shape = operands[0].shape
+    shape, end, dims = operands[0].shape, result.shape, dimensions or ()
     if name == "transpose":
-        _check_transpose(shape, result.shape, dimensions)
+        if sorted(dims) != list(range(len(shape))):
+            raise UsageError(f"dimensions {dims} are not an order of the {len(shape)} dims of {shape_text(shape)}")
+        if (moved := tuple(shape[dim] for dim in dims)) != end:
+            raise UsageError(f"dims {dims} of {shape_text(shape)} are {shape_text(moved)}, not {shape_text(end)}")
     elif name == "broadcast":
-        _check_broadcast(shape, result.shape, dimensions)
+        if len(dims) != len(shape) or len(set(dims)) != len(dims):
+            raise UsageError(f"dimensions {dims} do not name one dim of the result for each dim of {shape_text(shape)}")
+        for size, dim in zip(shape, dims):
+            if not 0 <= dim < len(end) or size not in (1, end[dim]):
+                raise UsageError(f"a dim of size {size} cannot become dim {dim} of {shape_text(end)}")
     elif name == "concatenate":
-        _check_concatenate([operand.shape for operand in operands], result.shape, dimensions)
-    elif name in ("copy", "copy-start", "convert") and shape != result.shape:
-        raise UsageError(f"the operand is {_text(shape)}, the result {_text(result.shape)}")
-    elif name in ("slice", "pad") and len(shape) != len(result.shape):
-        raise UsageError(f"the operand has {len(shape)} dims, the result {len(result.shape)}")
+        if len(dims) != 1 or not 0 <= dims[0] < len(end):
+            raise UsageError(f"dimensions {dims} do not name the one dim to join along")
+        shapes, [dim] = [operand.shape for operand in operands], dims
+        rest = (*end[:dim], *end[dim + 1 :])
+        if any(len(s) != len(end) or (*s[:dim], *s[dim + 1 :]) != rest for s in shapes):
+            raise UsageError(
+                f"arrays {', '.join(map(shape_text, shapes))} do not join to {shape_text(end)} along dim {dim}"
+            )
+        if (joined := sum(s[dim] for s in shapes)) != end[dim]:
+            raise UsageError(f"dim {dim} of the arrays adds up to {joined}, not {end[dim]}")
+    elif name in ("copy", "copy-start", "convert") and shape != end:
+        raise UsageError(f"the operand is {shape_text(shape)}, the result {shape_text(end)}")
+    elif name in ("slice", "pad") and len(shape) != len(end):
+        raise UsageError(f"the operand has {len(shape)} dims, the result {len(end)}")
 
 
-def _text(shape: _Shape) -> str:
+def shape_text(shape: _Shape) -> str:
     return f"[{','.join(map(str, shape))}]"
-
-
-def _check_transpose(shape: _Shape, result: _Shape, dimensions: _Shape | None) -> None:
-    if dimensions is None or sorted(dimensions) != list(range(len(shape))):
-        raise UsageError(f"dimensions {dimensions or '()'} are not an order of the {len(shape)} dims of {_text(shape)}")
-    moved = tuple(shape[dim] for dim in dimensions)
-    if moved != result:
-        raise UsageError(f"dims {dimensions} of {_text(shape)} are {_text(moved)}, not {_text(result)}")
-
-
-def _check_broadcast(shape: _Shape, result: _Shape, dimensions: _Shape | None) -> None:
-    dims = dimensions or ()
-    if len(dims) != len(shape) or len(set(dims)) != len(dims):
-        raise UsageError(f"dimensions {dims} do not name one dim of the result for each dim of {_text(shape)}")
-    for size, dim in zip(shape, dims):
-        if not 0 <= dim < len(result) or size not in (1, result[dim]):
-            raise UsageError(f"a dim of size {size} cannot become dim {dim} of {_text(result)}")
-
-
-def _check_concatenate(shapes: Sequence[_Shape], result: _Shape, dimensions: _Shape | None) -> None:
-    if dimensions is None or len(dimensions) != 1 or not 0 <= dimensions[0] < len(result):
-        raise UsageError(f"dimensions {dimensions or '()'} do not name the one dim to join along")
-    dim = dimensions[0]
-    rest = (*result[:dim], *result[dim + 1 :])
-    if any(len(s) != len(result) or (*s[:dim], *s[dim + 1 :]) != rest for s in shapes):
-        raise UsageError(f"arrays {', '.join(map(_text, shapes))} do not join to {_text(result)} along dim {dim}")
-    if sum(s[dim] for s in shapes) != result[dim]:
-        raise UsageError(f"dim {dim} of the arrays adds up to {sum(s[dim] for s in shapes)}, not {result[dim]}")

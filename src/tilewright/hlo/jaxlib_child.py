@@ -98,55 +98,43 @@ def main() -> None:
         if missing:
             return b"u" + missing.encode()
         if question[:1] in (b"p", b"s"):
-            xla_partitioner.ready()
-        return b"".join(_served(question[:1], question[5:], int.from_bytes(question[1:5], "big")))
+            xla_partitioner.parts()  # here, so that no copy loads them anew
+        return _served(question[:1], question[5:], int.from_bytes(question[1:5], "big"))
 
     serve(lambda question, _: answer(question), forks=True)
 
 
-def _served(kind: bytes, payload: bytes, seconds: int) -> tuple[bytes, bytes]:
+def _served(kind: bytes, payload: bytes, seconds: int) -> bytes:
     """The answer of a fork, or how it died."""
     if not hasattr(os, "fork"):
         return _answer(kind, payload)
     reader, writer = os.pipe()
     child = os.fork()
     if not child:
-        _fork_main(writer, kind, payload, seconds)
+        try:
+            devices = int(payload[:6].partition(b"\n")[0]) if kind == b"p" else 0
+            bound(_MEMORY + 64 * len(payload) + devices * _DEVICE, seconds)
+            with os.fdopen(writer, "wb") as stream:
+                stream.write(_answer(kind, payload))
+            os._exit(0)  # no clean-up in a copy: it belongs to the process this was forked from
+        finally:
+            os._exit(1)
     os.close(writer)
     with os.fdopen(reader, "rb") as stream:
         answer = stream.read()
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    if code or not answer:
-        return b"d", _died(code, seconds).encode()
-    return answer[:1], answer[1:]
+    if answer and not code:
+        return answer
+    if code == -signal.SIGXCPU:
+        return f"dreading it takes more than {seconds} s".encode()
+    return f"djaxlib crashes on it ({signal.Signals(-code).name if code < 0 else f'exit code {code}'})".encode()
 
 
-def _fork_main(writer: int, kind: bytes, payload: bytes, seconds: int) -> None:
-    code = 1
+def _answer(kind: bytes, payload: bytes) -> bytes:
     try:
-        devices = int(payload[:6].partition(b"\n")[0]) if kind == b"p" else 0
-        bound(_MEMORY + 64 * len(payload) + devices * _DEVICE, seconds)
-        with os.fdopen(writer, "wb") as stream:
-            stream.write(b"".join(_answer(kind, payload)))
-        code = 0
-    finally:
-        os._exit(code)  # no clean-up in a copy: it belongs to the process this was forked from
-
-
-def _answer(kind: bytes, payload: bytes) -> tuple[bytes, bytes]:
-    try:
-        if kind in _DOES:
-            return b"t", _DOES[kind](payload)
-        return b"t", getattr(ir, _TEXTS[kind])(payload).encode()
+        return b"t" + (_DOES[kind](payload) if kind in _DOES else getattr(ir, _TEXTS[kind])(payload).encode())
     except MemoryError:
-        return b"e", b"it asks for more memory than there is"
+        return b"eit asks for more memory than there is"
     except Exception as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-        return b"e", next((line for line in lines if "error:" in line), lines[-1]).encode()
-
-
-def _died(code: int, seconds: int) -> str:
-    if code == -signal.SIGXCPU:
-        return f"reading it takes more than {seconds} s"
-    name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-    return f"jaxlib crashes on it ({name})"
+        return b"e" + next((line for line in lines if "error:" in line), lines[-1]).encode()

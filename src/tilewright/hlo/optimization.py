@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
@@ -17,7 +17,7 @@ from tilewright.hlo.cost import place
 from tilewright.hlo.execute import callable_of
 from tilewright.hlo.gating.acting import Acting
 from tilewright.hlo.gating.gate import Verdict, change_carried_shapes, compiler_of, gate, weighted_cost
-from tilewright.hlo.gating.moves import moved
+from tilewright.hlo.gating.regions import moved
 from tilewright.hlo.graphs.graph import Block, collector_paused
 from tilewright.hlo.graphs.mlir import read_functions, write_functions
 from tilewright.hlo.ir import parse_module, print_module, verify_module
@@ -115,7 +115,10 @@ class Optimized:
                 f"{compiler_of(self.target)} performs these rewrites itself: a gain is claimed only where it remains "
                 "with both programs in its normal form"
             )
-        for verdicts in _alike((*self.rewrites, *self.refusals)):
+        alike = defaultdict[object, list[Verdict]](list)
+        for each in (*self.rewrites, *self.refusals):
+            alike[each.accepted, each.region, each.name, each.reason].append(each)
+        for verdicts in alike.values():
             one = verdicts[0]
             places = list(dict.fromkeys(place_text(str(verdict.source)) for verdict in verdicts if verdict.source))
             more = f" and {len(places) - 2} more" if len(places) > 2 else ""
@@ -180,7 +183,12 @@ class Optimized:
         changes = [_verdict(number, verdict) for number, verdict in enumerate(self.rewrites, 1)]
         page.section("changes", "What changed", *(changes or [note("nothing: no region of it pays on this target")]))
         if self.refusals:
-            page.section("left", "Left alone", _refusals(self.refusals))
+            heads = [Column("rule or rewrites"), Column("region", "code"), Column("source", "code"), Column("why")]
+            rows = [
+                (each.name or "-", each.region, place_text(str(each.source or "")), each.reason)
+                for each in self.refusals
+            ]
+            page.section("left", "Left alone", table(heads, rows))
         page.section("program", "The whole program", details("before and after", _beside(*self._printed())))
         return page.html()
 
@@ -194,13 +202,6 @@ class Optimized:
         Raises UnsupportedError for a program that was read from a file.
         """
         return callable_of(self.program)
-
-
-def _alike(verdicts: Sequence[Verdict]) -> list[list[Verdict]]:
-    alike: dict[tuple[bool, str, str, str], list[Verdict]] = {}
-    for verdict in verdicts:
-        alike.setdefault((verdict.accepted, verdict.region, verdict.name, verdict.reason), []).append(verdict)
-    return list(alike.values())
 
 
 def optimize(
@@ -387,14 +388,6 @@ def _body(module: str) -> str:
     """The lines of a module's only function."""
     found = _BODY.search(module)
     return dedent(found[1]) if found else module
-
-
-def _refusals(refusals: Sequence[Verdict]) -> Html:
-    rows = [
-        (each.name or "-", each.region, place_text(str(each.source)) if each.source else "", each.reason)
-        for each in refusals
-    ]
-    return table([Column("rule or rewrites"), Column("region", "code"), Column("source", "code"), Column("why")], rows)
 
 
 # What the rewrites would change, as suggestions for a report; those of the rules: gating/suggesting.py.

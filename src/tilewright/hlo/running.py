@@ -16,6 +16,7 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, partial, wraps
 from typing import Any, ClassVar, TypeVar
@@ -506,7 +507,8 @@ class OptimizedFunction:
         def run(*args: Any, **kwargs: Any) -> Any:
             return self._run(record, *args, **kwargs)
 
-        _show_signature(run, self._fn)
+        with suppress(ValueError, TypeError):  # some builtins have none: then only positions can name static arguments
+            run.__dict__["__signature__"] = inspect.signature(self._fn)
         return run
 
     def _run(self, record: list[Rewritten] | None, *args: Any, **kwargs: Any) -> Any:
@@ -547,13 +549,6 @@ class OptimizedFunction:
         outs = program.original(*arguments) if rewritten.fallback else call(program, *arguments)
         structure, impls = out_tree
         return jax.tree.unflatten(structure, [_wrapped(out, impl) for out, impl in zip(outs, impls)])
-
-
-def _show_signature(run: Any, fn: Callable[..., Any]) -> None:
-    try:
-        run.__signature__ = inspect.signature(fn)
-    except (ValueError, TypeError):  # some builtins have none: then only positions can name static arguments
-        return
 
 
 def _unfit(program: TracedProgram) -> Rewritten | None:

@@ -34,9 +34,9 @@ _PARTS: dict[str, tuple[str, ...]] = {
 _PREFIX = re.compile(r"^[IWEF]\d{4} [\d:.]+\s+\d+ [\w.]+:\d+\] ", re.M)
 
 
-def ready() -> None:
-    """Load what the copies need, so that each does not load it anew."""
-    ir.probed("partitioning programs", tuple(_PARTS.items()))
+def parts() -> dict[str, Any]:
+    """What of jaxlib partitions programs."""
+    return ir.probed("partitioning programs", tuple(_PARTS.items()))
 
 
 def partitioned(raw: bytes) -> bytes:
@@ -112,7 +112,7 @@ def _compile(text: bytes, devices: int, dumps: str) -> None:
             "--xla_dump_hlo_as_text",
         )
     )
-    xla = ir.probed("partitioning programs", tuple(_PARTS.items()))["jaxlib._jax"]
+    xla = parts()["jaxlib._jax"]
     client = xla.get_tfrt_cpu_client()
     client.compile_and_load(text, xla.DeviceList(tuple(client.devices())), options(text, range(devices)))
 
@@ -121,7 +121,7 @@ def options(text: bytes, ids: Sequence[int]) -> Any:
     """How StableHLO text is compiled for the devices with these ids, in the order of its mesh."""
     import numpy as np
 
-    xla = ir.probed("partitioning programs", tuple(_PARTS.items()))["jaxlib._jax"]
+    xla = parts()["jaxlib._jax"]
     found = xla.CompileOptions()
     found.num_replicas, found.num_partitions = 1, len(ids)
     build = found.executable_build_options
@@ -173,11 +173,10 @@ def stablehlo(raw: bytes) -> bytes:
     What is written twice or called by nobody stands there once, no copy only carries a sharding, and a custom call has
     several results rather than a tuple.
     """
-    parts = ir.binary_parts()
-    mlir = parts["jaxlib.mlir.ir"]
-    ours = ir.probed("partitioning programs", tuple(_PARTS.items()))
+    binary, ours = ir.binary_parts(), parts()
+    mlir = binary["jaxlib.mlir.ir"]
     stable, passes = ours["jaxlib._jax"].mlir, ours["jaxlib.mlir.passmanager"].PassManager
-    proto = parts["jaxlib._hlo"].hlo_module_from_text(raw.decode()).as_serialized_hlo_module_proto()
+    proto = binary["jaxlib._hlo"].hlo_module_from_text(raw.decode()).as_serialized_hlo_module_proto()
     with ir.context():
         module = mlir.Module.parse(stable.hlo_to_stablehlo(proto))
         passes.parse("builtin.module(symbol-privatize{exclude=main},symbol-dce,cse)").run(module.operation)

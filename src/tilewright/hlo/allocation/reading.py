@@ -286,13 +286,11 @@ def _plain(text: str) -> str:
     return plain
 
 
-def _share(words: str) -> float:
-    return float(words) / 100
-
-
 _VALUES: dict[str, Callable[[str], Any]] = {
-    "space": str.lower, "flag": str, "utilization": _share, "fragmentation": _share
-}  # fmt: skip
+    "space": str.lower,
+    "flag": str,
+    **dict.fromkeys(("utilization", "fragmentation"), lambda words: float(words) / 100),
+}
 """What the words of fields mean that are no sizes."""
 
 
@@ -455,19 +453,20 @@ def _read_field(drafts: list[_Draft], event: _Event) -> None:
     draft.at = event.match.end() + len(value)
 
 
+_SIZES = ("Size", "Unpadded size", "Extra memory due to padding")
+
+
 def _allocation(entry: dict[str, str], notes: list[str]) -> Allocation:
     number = int(entry["number"])
-    for name in ("Size", "Unpadded size", "Extra memory due to padding"):
+    for name in _SIZES:
         if name in entry and read_size(entry[name]) is None:
             notes.append(f"allocation {number}: {name}: no size in {entry[name][:60]!r}")
     pairs = _OPERATOR.findall(entry.get("Operator", ""))
     operator = {quoted or plain: value or digits for quoted, value, plain, digits in pairs}
     place = operator.get("source_file", "")
+    size, unpadded, padding = (_first_size(entry.get(name)) for name in _SIZES)
     return Allocation(
-        number,
-        _first_size(entry.get("Size")),
-        _first_size(entry.get("Unpadded size")),
-        _first_size(entry.get("Extra memory due to padding")),
+        *(number, size, unpadded, padding),
         entry.get("Shape", ""),
         operator.get("op_type", ""),
         operator.get("op_name", ""),
@@ -491,24 +490,19 @@ def _label(text: str) -> Label:
     found = _INSTRUCTION.match(text)
     if not found:
         return Label(text)
-    at = _behind_shape(text, found.end())
+    at = _shape_at(text, found.end())[1]
     opcode = _OPCODE.match(text, at)
-    operand = ""
-    if opcode and at > found.end():
-        try:
-            shape, _ = parse_prefix(text, opcode.end())
-            operand = str(shape) if isinstance(shape, TensorLayout) else ""
-        except TilewrightError:
-            operand = ""
-    return Label(text, found[1], opcode[1] if opcode else "", operand)
+    operand = _shape_at(text, opcode.end())[0] if opcode and at > found.end() else None
+    shape = str(operand) if isinstance(operand, TensorLayout) else ""
+    return Label(text, found[1], opcode[1] if opcode else "", shape)
 
 
-def _behind_shape(text: str, at: int) -> int:
-    """The offset behind a shape at ``at``, or ``at`` where there is none."""
+def _shape_at(text: str, at: int) -> tuple[object, int]:
+    """A shape at ``at`` and the offset behind it; None and ``at`` where there is none."""
     try:
-        return parse_prefix(text, at)[1]
+        return parse_prefix(text, at)
     except TilewrightError:
-        return at
+        return None, at
 
 
 def _distinct(messages: list[AllocatorMessage]) -> tuple[AllocatorMessage, ...]:

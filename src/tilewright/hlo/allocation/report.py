@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewright.errors import TilewrightError, UsageError
-from tilewright.hlo.allocation.fixes import Explained, Fix, find_fixes, saved_by_best
 from tilewright.hlo.allocation.reading import Allocation, AllocatorMessage, Kind, Label, StatedSize, read_messages
-from tilewright.hlo.allocation.shape import PaddedShape, padded_shape
+from tilewright.hlo.allocation.shape import Explained, Fix, PaddedShape, find_fixes, padded_shape, saved_by_best
 from tilewright.render import bytes_text, percent_text
 from tilewright.render.delivery import Line
 from tilewright.render.tables import Heading, Table
@@ -17,11 +16,6 @@ from tilewright.targets import target, target_names
 
 _LARGE = 0.5
 _SPACES = {"hbm": "HBM", "vmem": "vector memory", "smem": "scalar memory", "sflag": "memory of sync flags"}
-
-
-def space_name(space: str) -> str:
-    """A memory space by its full name: ``vmem`` is vector memory."""
-    return _SPACES.get(space, space)
 
 
 _MEANINGS = {
@@ -39,7 +33,7 @@ _MEANINGS = {
 
 def meaning(message: AllocatorMessage) -> str:
     """What happened, in a sentence."""
-    need, have, where = str(message.used or ""), str(message.limit or ""), space_name(message.space)
+    need, have, where = str(message.used or ""), str(message.limit or ""), _SPACES.get(message.space, message.space)
     if message.kind is Kind.PROGRAM and not need:
         return f"compile time: {where} is full"
     figures = f" {need} of {have}" if need and have else f" {need}" if need else ""
@@ -322,15 +316,12 @@ def explain_allocation(text: str) -> tuple[AllocationReport, ...]:
 def _explain(message: AllocatorMessage) -> AllocationReport:
     explained: list[Explained] = []
     notes = [*message.unread, *_disagreeing_head(message)]
-    seen: set[int] = set()
+    numbered: dict[int, Allocation] = {}
     largest = 0
-    renumbered = []
     for each in message.allocations:  # a list pasted twice over: numbers name one allocation each
-        number = each.number if each.number not in seen else largest + 1
-        seen.add(number)
-        largest = max(largest, number)
-        renumbered.append(each if number == each.number else replace(each, number=number))
-    message = replace(message, allocations=tuple(renumbered))
+        number = each.number if each.number not in numbered else largest + 1
+        numbered[number], largest = replace(each, number=number), max(largest, number)
+    message = replace(message, allocations=tuple(numbered.values()))
     for each in message.allocations:
         if not each.shape:
             continue

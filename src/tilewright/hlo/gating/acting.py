@@ -14,8 +14,7 @@ from typing import Any
 
 from tilewright.errors import TilewrightError
 from tilewright.hlo.gating.gate import Verdict, copied_block, source_of, take_out
-from tilewright.hlo.gating.moves import layout_of
-from tilewright.hlo.gating.regions import Region, leaves_of
+from tilewright.hlo.gating.regions import Region, layout_of, leaves_of
 from tilewright.hlo.graphs.graph import Block, Node, Value, in_order, inputs_of, replace_value, walk
 from tilewright.hlo.graphs.mlir import module_text
 from tilewright.hlo.reading.mlir_reader import read_stablehlo

@@ -15,8 +15,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import NamedTuple
 
-from tilewright.hlo.gating.moves import SMALL, Cost, bytes_moved, cost
-from tilewright.hlo.gating.regions import Region, collect, grown
+from tilewright.hlo.gating.regions import SMALL, Cost, Region, bytes_moved, collect, cost, grown
 from tilewright.hlo.graphs.graph import Block, Node, Value, in_order, replace_value, walk
 from tilewright.hlo.graphs.mlir import module_text
 from tilewright.hlo.program import Source

@@ -7,16 +7,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
+from itertools import permutations
+from math import prod
+from operator import attrgetter
 from typing import Any
+
+import numpy as np
 
 from tilewright.errors import TilewrightError
 from tilewright.hlo.allocation.kernel_errors import explain_kernel
-from tilewright.hlo.pallas.advice import advice
-from tilewright.hlo.pallas.memory import Memory, limit_of, memory_of, near_arrays
 from tilewright.hlo.pallas.page import kernel_sections, kernels_page
 from tilewright.hlo.program import Operation, Program
-from tilewright.hlo.reading.kernel import Kernel
-from tilewright.hlo.reading.kernel_tree import block_bytes
+from tilewright.hlo.reading.kernel import Kernel, Window, block_bytes, moves_of
 from tilewright.hlo.reading.kernels import read_kernel
 from tilewright.hlo.reading.loading import load
 from tilewright.hlo.reading.python_source import from_jax, names_python, python_call, users_line
@@ -24,7 +26,8 @@ from tilewright.hlo.timing.chip import chip_of
 from tilewright.hlo.timing.estimate import estimate
 from tilewright.hlo.timing.kernels import FROM_BODY, TARGET, Pipeline, configuration, pipeline, sizes_of
 from tilewright.hlo.timing.step import StepTime
-from tilewright.render.formats import bytes_text, place_text, seconds_text
+from tilewright.layout import TensorLayout, TupleLayout, parse, predict
+from tilewright.render.formats import bytes_text, count_text, percent_text, place_text, seconds_text
 from tilewright.render.tables import Column, Table
 from tilewright.targets import Target
 from tilewright.targets import target as find_target
@@ -96,7 +99,6 @@ class KernelCheck:
     vmem_limit: int = 0
     scratch_bytes: int = 0
     spilled_bytes: int = 0
-    smem_bytes: int = 0
     hbm_bytes: int = 0
     least_hbm_bytes: int = 0
     windows: tuple[CheckedWindow, ...] = ()
@@ -170,18 +172,9 @@ class KernelCheck:
         yield f"  grid {grid}; vector memory {bytes_text(self.vmem_bytes)}{limit}{time} (modelled)"
         moved = f"  HBM {bytes_text(self.hbm_bytes)}, at least {bytes_text(self.least_hbm_bytes)}"
         yield f"{moved}; scratch {bytes_text(self.scratch_bytes)}, spilled about {bytes_text(self.spilled_bytes)}"
-        rows = [
-            (
-                f"{w.dtype}[{','.join(map(str, w.array))}]",
-                " x ".join(map(str, w.block)),
-                w.space,
-                w.buffers,
-                w.fetches,
-                w.bytes,
-                w.held,
-            )
-            for w in self.windows
-        ]
+        figures = attrgetter("space", "buffers", "fetches", "bytes", "held")
+        arrays = [f"{w.dtype}[{','.join(map(str, w.array))}]" for w in self.windows]
+        rows = [(a, " x ".join(map(str, w.block)), *figures(w)) for a, w in zip(arrays, self.windows)]
         counts = Column("buffers", "count"), Column("fetches", "count"), Column("moved", "bytes")
         yield Table(("array", "block", "in", *counts, Column("held", "bytes")), rows)
         yield from (f"  - {text}" for text in (*self.advice, *self.notes))
@@ -346,7 +339,6 @@ def _checked(op: Operation, program: Program, chip: Target, step: StepTime | Non
         limit,
         memory.scratch,
         memory.spilled,
-        memory.scalar,
         own + sum(w.bytes for w, there in zip(windows, near) if not there),
         own + sum(w.least for w, there in zip(windows, near) if not there),
         windows,
@@ -422,3 +414,228 @@ def _smaller(kernel: Kernel, over: int) -> str:
             return f"smaller blocks, the window of {largest.block} first"
         block[wide] //= 2
     return f"a block of {tuple(block)} where now it is {largest.block}"
+
+
+# The vector and scalar memory that a kernel takes, and the limits of both.
+
+_KEPT_IN_REGISTERS = 36 * 4096
+"""Bytes of what waits that stay in the 64 registers; found on 40 kernels that normalise rows."""
+_DEEP = 1024
+"""Products at least so deep are added up in several passes: a left block in an array's tiling, which a window has, is
+kept in the unit's beside it; the kernel's own buffers have that from the start."""
+_OF_DEEP = 80 << 10
+"""Bytes that such a product spills in any case; both found on 40 products."""
+_ALL_REGISTERS = 64 * 4096
+_LARGE = 128 << 20
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of vector memory by what takes them, and of scalar memory."""
+
+    windows: int
+    scratch: int
+    spilled: int  # an estimate; the other two are exact
+    scalar: int
+
+    @property
+    def vector(self) -> int:
+        """All of it."""
+        return self.windows + self.scratch + self.spilled
+
+    def asked(self, limit: int) -> int:
+        """What the compiler asks for: where windows and scratch alone are too much, it does not get to the body."""
+        exact = self.windows + self.scratch
+        return exact if limit and exact > limit else self.vector
+
+
+def memory_of(kernel: Kernel, target: Target, near: Sequence[bool] = ()) -> Memory:
+    """What a kernel takes; ``near``: which of its windows' arrays lie in vector memory already and need no buffers."""
+    held = [w for k, w in enumerate(kernel.windows) if w.space == "vmem" and not (k < len(near) and near[k])]
+    windows = sum(window.block_bytes * window.buffers for window in held)
+    scratch = sum(block_bytes(sizes, kind) for sizes, kind, space in kernel.scratch if space == "vmem")
+    scalars = [(sizes, kind) for sizes, kind, space in (*kernel.scratch, *kernel.tables) if space == "smem"]
+    scalars += [(window.block, window.dtype) for window in kernel.windows if window.space == "smem"]
+    spilled = max(0, kernel.held_bytes - _KEPT_IN_REGISTERS) + _spilled_by_products(kernel, target)
+    return Memory(windows, scratch, spilled, sum(_scalar_bytes(sizes) for sizes, _ in scalars))
+
+
+def _scalar_bytes(sizes: Sequence[int]) -> int:
+    """A table in scalar memory: words of 4 bytes, the last of several dims in lines of 128."""
+    return 4 * prod((*sizes[:-1], -(-sizes[-1] // 128) * 128)) if len(sizes) > 1 else 4 * prod(sizes)
+
+
+def _spilled_by_products(kernel: Kernel, target: Target) -> int:
+    width = target.matrix.columns if target.matrix else 128
+    spilled = 0
+    for product in kernel.products:
+        _, rows, columns, depth, kind = product
+        if depth >= _DEEP and rows >= 64:
+            left = block_bytes((rows, depth), kind)
+            narrow = product not in kernel.from_own and (kind == "bf16" or kind.startswith("f8"))
+            again = narrow and columns > width and left > _ALL_REGISTERS
+            spilled = max(spilled, _OF_DEEP + left * again)
+    return spilled
+
+
+def limit_of(kernel: Kernel, target: Target) -> int:
+    """Bytes of vector memory that the kernel may take, on SparseCores those of one subcore; 0 where nothing says it."""
+    if kernel.sparse:
+        return target.sparse.tile_spmem_bytes if target.sparse else 0
+    memory = target.memory("vmem")
+    return kernel.vmem_limit or (memory.kernel_bytes if memory else 0)
+
+
+def near_arrays(op: Operation, windows: Sequence[Window], program_kind: str, target: Target) -> list[bool]:
+    """Which windows' arrays lie in vector memory when the kernel runs.
+
+    A dump says it. Of StableHLO, arguments and results come in the layout with the least padding; where that is not
+    the kernel's own order, rows last, a copy stands between, and where vector memory is large (v5e, v6e) what the copy
+    makes stays there. A block that reaches beyond its array has buffers all the same.
+    """
+    layouts = [*(layout for text in op.operand_shapes for layout in _layouts(text)), *_layouts(op.shape)]
+    memory = target.memory("vmem")
+    room = (memory.bytes - memory.kernel_bytes) / 2 if memory and memory.bytes >= _LARGE else 0.0
+    found = []
+    for window in windows:
+        layout = layouts[window.operand] if window.operand < len(layouts) else None
+        if layout is None or len(window.block) != layout.rank or layout.rank < 2:
+            found.append(layout is not None and layout.memory_space == 1)
+            continue
+        even = all(size % max(1, cut) == 0 for size, cut in zip(layout.shape, window.block))
+        if program_kind != "stablehlo":
+            found.append(even and layout.memory_space == 1)
+            continue
+        chosen = predict("tpu", layout.shape, layout.dtype, boundary=True)
+        copied = tuple(chosen.minor_to_major) != tuple(reversed(range(layout.rank)))
+        found.append(even and copied and chosen.size_bytes <= room)
+    return found
+
+
+def _layouts(text: str) -> list[TensorLayout]:
+    layout = parse(text)
+    if isinstance(layout, TupleLayout):
+        return [part for part in layout.elements if isinstance(part, TensorLayout)]
+    return [layout]
+
+
+# What would make a kernel quicker or smaller: movement that another order saves, short steps, unfilled units.
+
+_SAID = 0.1
+"""Share of a kernel's time from which something is worth a sentence."""
+_MOST_DIMS, _MOST_STEPS = 4, 1 << 20
+"""Of grids whose other orders are counted."""
+
+
+def advice(kernel: Kernel, whole: Pipeline | None, chip: Target) -> Iterator[str]:
+    """Sentences, those that can save most first; ``whole``: its time, None where there is none.
+
+    "saves up to": what the named unit, transfers or starts take now; what then bounds the steps may come sooner.
+    """
+    if whole is None or not whole.us:
+        yield from (words for _, words in _movement(kernel, 0.0))
+        return
+    bounds, times = whole.by_bound(), [step.moment.times for step in whole.steps]
+    waits = bounds.get("hbm", 0.0) / whole.us
+    found = list(_movement(kernel, waits * sum(step.moved_us * n for step, n in zip(whole.steps, times))))
+    latency = bounds.get("latency", 0.0)
+    if latency > 2 * _SAID * whole.us:
+        steps = count_text(round(sum(n for step, n in zip(whole.steps, times) if not step.moment.alone)))
+        busy = sum(max([step.moved_us, *step.units.values()]) * n for step, n in zip(whole.steps, times))
+        words = f"larger blocks: beginning its {steps} steps takes {percent_text(latency / whole.us)} of the time"
+        found.append((min(latency, whole.us - busy), words))
+    if waits > 0.5:
+        found.append((0.0, "it waits for HBM: blocks that are kept for more steps, or a narrower type"))
+    lanes = sum(step.units.get("lanes", 0.0) * n for step, n in zip(whole.steps, times))
+    if lanes > _SAID * whole.us:
+        found.append((lanes, "fewer transposes, concatenations and gathers: they turn data across lanes"))
+    matrix = whole.core_us()[0] * bounds.get("matrix", 0.0) / whole.us
+    found += [((1 - filled) * matrix, words) for filled, words in _products(kernel, chip)]
+    cores = round(chip.time["kernel"]["cores"]) if "kernel" in chip.time else 1
+    if cores > 1 and not any(word == "parallel" for word in kernel.semantics):
+        words = f'dimension_semantics with "parallel" for a dim of the grid: one of {cores} cores works now'
+        found.append((whole.us * (1 - 1 / cores), words))
+    for saved, words in sorted(found, key=lambda each: -each[0]):
+        yield f"saves up to {seconds_text(saved / 1e6)}: {words}" if saved > 0.01 * whole.us else words
+
+
+def _movement(kernel: Kernel, transfers: float) -> Iterator[tuple[float, str]]:
+    """What is moved again, and its part of the microseconds that the kernel waits for ``transfers``."""
+    moved = sum(w.megabytes for w in kernel.windows) * 1e6
+    if order := best_order(kernel):
+        dims, saved = ", ".join(map(str, order.dims)), moved - order.bytes
+        yield (
+            transfers * saved / moved,
+            f"another order of the grid moves {bytes_text(round(saved))} less ({saved / moved:.0%}): "
+            f"its dims as they are now numbered, the outermost first: {dims}",
+        )
+    for number, window in enumerate(kernel.windows):
+        if window.distinct and window.megabytes > 1.5 * window.distinct:
+            again = window.megabytes - window.distinct
+            passed = [d for d, size in enumerate(kernel.grid) if size > 1 and window.places and not _follows(window, d)]
+            along = f" along dim {' or '.join(map(str, passed))} of the grid" if passed else ""
+            yield (
+                transfers * again * 1e6 / moved,
+                f"larger blocks{along}: window {number}, {window.block}, is moved "
+                f"{window.megabytes / window.distinct:.0f} times, {bytes_text(round(again * 1e6))} more than once",
+            )
+
+
+def _follows(window: Window, dim: int) -> bool:
+    """Whether its block is another along this dim of the grid."""
+    return any(place.ndim > dim and place.shape[dim] > 1 for place in map(np.asarray, window.places))
+
+
+def _products(kernel: Kernel, chip: Target) -> Iterator[tuple[float, str]]:
+    """The largest product, where it leaves much of the matrix unit empty, and the share that it fills."""
+    if chip.matrix is None or not kernel.products:
+        return
+    side = chip.matrix.rows
+    (_, rows, columns, depth, kind), _ = max(kernel.products.items(), key=lambda item: prod(item[0][:4]) * item[1])
+    filled = columns * depth / (-(-columns // side) * -(-depth // side) * side * side)
+    if filled < 0.75:
+        yield (
+            filled,
+            f"blocks that are multiples of {side} along what is multiplied: products of {rows} x {depth} by "
+            f"{depth} x {columns} ({kind}) fill {percent_text(filled)} of the matrix unit",
+        )
+
+
+@dataclass(frozen=True)
+class Order:
+    """An order of the grid's dims, the outermost first, and the bytes that all windows move in it."""
+
+    dims: tuple[int, ...]
+    bytes: int
+
+
+def best_order(kernel: Kernel) -> Order | None:
+    """The order that moves least, where it moves less than the kernel's own; None where none does, or nobody knows.
+
+    Of orders that would fetch a block of a result again, or write it in parts, none is taken.
+    """
+    windows = [window for window in kernel.windows if window.space == "vmem"]
+    if len(kernel.grid) > _MOST_DIMS or kernel.steps > _MOST_STEPS or not all(window.places for window in windows):
+        return None
+    own = sum(window.megabytes for window in windows)
+    best = min(_orders(kernel), key=lambda order: order.bytes, default=None)
+    return best if best and best.bytes < own * 1e6 * 0.98 else None
+
+
+def _orders(kernel: Kernel) -> Iterator[Order]:
+    rank = len(kernel.grid)
+    for dims in permutations(range(rank)):
+        grid, moved = tuple(kernel.grid[d] for d in dims), 0.0
+        for window in kernel.windows:
+            if window.space != "vmem":
+                continue
+            places = [
+                np.transpose(place.reshape((1,) * (rank - place.ndim) + place.shape), dims) for place in window.places
+            ]
+            known = window.array if len(window.array) == len(window.block) else ()
+            moves = moves_of(places, grid, window.block, known, window.dtype)
+            if window.result and moves.fetches > window.fetches:
+                break
+            moved += moves.megabytes
+        else:
+            yield Order(dims, round(moved * 1e6))

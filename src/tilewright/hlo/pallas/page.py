@@ -84,7 +84,13 @@ def kernel_sections(check: Check, step: int | None = None) -> Iterator[tuple[str
             rows = [(*row, *held) for row, held in zip(rows, _held(check.kernel, step))]
             at = tuple(map(int, np.unravel_index(step, check.grid))) if check.grid else ()
             said = [f"Step {count_text(step + 1)} of {count_text(check.kernel.steps)}, {at} of the grid:"]
-        yield "windows", "What moves", [*said, table(heads, rows), side_by_side(*_grids(check, step))]
+        moving = [
+            (number, window)
+            for number, window in enumerate(check.kernel.windows if check.kernel is not None else ())
+            if len(window.places) == len(window.block) and window.fetches > 1 and window.array
+        ]
+        grids = side_by_side(*(_grid(number, window, check.grid, step) for number, window in moving))
+        yield "windows", "What moves", [*said, table(heads, rows), grids]
         held = [Bar(f"window {k}: {w.dtype} {w.block}", (w.held,)) for k, w in enumerate(check.windows) if w.held]
         held += [Bar("scratch", (check.scratch_bytes,)), Bar("spilled, estimated", (check.spilled_bytes,))]
         held += [Bar("may take", (check.vmem_limit,))] if check.vmem_limit else []
@@ -131,16 +137,8 @@ def _block_at(window: Window, grid: Sequence[int], step: int) -> tuple[int, ...]
     return tuple(int(np.broadcast_to(index, grid)[place]) for index in window.places)
 
 
-def _grids(check: Check, step: int | None) -> Iterator[Html]:
-    """The blocks of every window, light where they come early, deep where late; a tip says how often each comes."""
-    if check.kernel is None:
-        return
-    for number, window in enumerate(check.kernel.windows):
-        if len(window.places) == len(window.block) and window.fetches > 1 and window.array:
-            yield _grid(number, window, check.grid, step)
-
-
 def _grid(number: int, window: Window, grid: Sequence[int], step: int | None) -> Html:
+    """The blocks of a window, light where they come early, deep where late; a tip says how often each comes."""
     counts = [-(-size // max(1, cut)) for size, cut in zip(window.array, window.block)]
     flat = [np.broadcast_to(place, grid).reshape(-1) for place in window.places]
     inside = np.logical_and.reduce([(place >= 0) & (place < count) for place, count in zip(flat, counts)])

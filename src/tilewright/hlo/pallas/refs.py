@@ -8,7 +8,7 @@ must not be touched, and its source not be written.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import prod
 from typing import Any, TypeAlias
@@ -39,10 +39,16 @@ class Ref:
     far: bool = False
     edge: bool = False
 
+    @classmethod
+    def whole(cls, name: str, value: Any) -> Ref:
+        """An array that is there, all of it written."""
+        values = np.array(value)
+        return cls(name, values, np.ones(values.shape, bool))
 
-def whole(name: str, value: Any) -> Ref:
-    values = np.array(value)
-    return Ref(name, values, np.ones(values.shape, bool))
+    def shared(self) -> None:
+        """Put it into HBM, which parallel steps and cores share."""
+        self.far = True
+        self.writer = np.full(self.values.shape, -1) if self.writer is None else self.writer
 
 
 def filled(shape: Sequence[int], dtype: Any, which: int) -> Array:
@@ -53,71 +59,63 @@ def filled(shape: Sequence[int], dtype: Any, which: int) -> Array:
     return np.full(shape, _FILLS[kind][which]).astype(np.dtype(dtype))
 
 
-def far(ref: Ref) -> None:
-    """Put memory into HBM, which parallel steps and cores share."""
-    ref.far = True
-    ref.writer = np.full(ref.values.shape, -1) if ref.writer is None else ref.writer
-
-
 def in_hbm(aval: Any) -> bool:
     """Whether memory lies where only copies reach it."""
     return str(getattr(aval, "memory_space", "")).rpartition(".")[2].lower() in ("any", "hbm")
 
 
-@dataclass(frozen=True)
-class Step:
-    """A step from a memory to a part of it: of its numbers, and of the places of their bytes, which stand last."""
-
-    of: Callable[[Array], Array]
-    places: Callable[[Array], Array]
-
-
 @dataclass(eq=False)
 class Part:
-    """A part of a memory, by indices, reshapes, transposes and casts one after the other."""
+    """A part of a memory, by indices, reshapes, transposes and casts one after the other; its numbers are ``dtype``.
+
+    The ``steps`` take and give arrays in which the bytes of each number stand last, or what else belongs to it.
+    """
 
     ref: Ref
-    steps: list[Step]
+    steps: list[Callable[[Array], Array]]
+    dtype: np.dtype[Any]
+    casts: bool = False  # among the steps is a cast to another size
+
+    def _followed(self, array: Array) -> Array:
+        for step in self.steps:
+            array = step(array)
+        return array
 
     @property
     def numbers(self) -> Array:
         """What is there; a view where numpy has one."""
-        array = self.ref.values
-        for step in self.steps:
-            array = step.of(array)
-        return array
+        values = self.ref.values
+        if not self.casts:
+            return self._followed(values.view(self.dtype)[..., None])[..., 0]
+        return values.reshape(-1).view(np.uint8)[self.places].view(self.dtype)[..., 0]
 
     @cached_property
     def plain(self) -> bool:
-        """Whether numpy has a view of it."""
-        return np.may_share_memory(self.numbers, self.ref.values) or not self.ref.values.size
+        """Whether numpy has a view of it, of the memory's own numbers."""
+        shared = np.may_share_memory(self.numbers, self.ref.values) or not self.ref.values.size
+        return shared and self.dtype == self.ref.values.dtype
 
     @cached_property
     def places(self) -> Array:
         """Where the bytes of its numbers lie in the memory: those of each stand last."""
         values = self.ref.values
-        array = np.arange(values.nbytes).reshape(*values.shape, values.itemsize)
-        for step in self.steps:
-            array = step.places(array)
-        return array
+        return self._followed(np.arange(values.nbytes).reshape(*values.shape, values.itemsize))
 
     def of(self, array: Array) -> Array:
         """The same part of a mask of the memory, or of who wrote it; the least of what a wide number covers."""
-        if self.plain and self.numbers.dtype == self.ref.values.dtype:
-            for step in self.steps:
-                array = step.of(array)
-            return array
+        if self.plain:
+            return self._followed(array[..., None])[..., 0]
         return np.asarray(array.reshape(-1)[self.places // self.ref.values.itemsize].min(axis=-1))
 
     def put(self, array: Array, numbers: Any) -> None:
         """Write to this part of one of the memory's arrays."""
         values = self.ref.values
-        if self.plain and self.numbers.dtype == values.dtype:
+        if self.plain:
             (self.numbers if array is values else self.of(array))[...] = numbers
             return
         one = np.broadcast_to(np.asarray(numbers), self.places.shape[:-1])
         if array is values:
-            new = np.ascontiguousarray(one.astype(self.numbers.dtype))
+            new = np.ascontiguousarray(one.astype(self.dtype))
             values.reshape(-1).view(np.uint8)[self.places] = new.view(np.uint8).reshape(self.places.shape)
         else:
             array.reshape(-1)[self.places // values.itemsize] = one[..., None]
@@ -133,28 +131,32 @@ class Part:
 
 def part_of(ref: Ref, transforms: Iterable[Any], outside: Callable[[str], None]) -> Part:
     """What JAX's transforms of a reference lead to; an index beyond an edge is told, and held to the edge."""
-    steps: list[Step] = []
+    part = Part(ref, [], ref.values.dtype)
     for one in transforms:
-        kind, array = type(one).__name__, Part(ref, steps).numbers
+        kind = type(one).__name__
         if hasattr(one, "indices"):
-            index = partial(_at, place=_index(ref, one.indices, array.shape, outside))
-            steps.append(Step(index, index))
+            step: Callable[[Array], Array] = partial(_at, place=_index(ref, one.indices, part.numbers.shape, outside))
         elif kind == "ReshapeTransform":
-            shape = partial(np.reshape, shape=tuple(one.shape))
-            steps.append(Step(shape, lambda at, sizes=one.shape: at.reshape(*sizes, at.shape[-1])))  # type: ignore[misc]
+            step = partial(_reshaped, sizes=tuple(one.shape))
         elif kind == "TransposeTransform":
-            order = tuple(one.permutation)
-            steps.append(Step(partial(np.transpose, axes=order), partial(np.transpose, axes=(*order, len(order)))))
+            step = partial(np.transpose, axes=(*one.permutation, len(one.permutation)))
         elif kind == "BitcastTransform":
-            new = np.dtype(one.dtype)
-            steps.append(Step(partial(_cast, new=new), partial(_cast_places, size=new.itemsize)))
+            new, same = np.dtype(one.dtype), np.dtype(one.dtype).itemsize == part.dtype.itemsize
+            part, step = replace(part, dtype=new, casts=part.casts or not same), partial(_cast, size=new.itemsize)
+            if same:  # every number stays where it is
+                continue
         else:
             raise UnsupportedError(f"{kind} of a reference is not followed by the simulation")
-    return Part(ref, steps)
+        part = replace(part, steps=[*part.steps, step])
+    return part
 
 
 def _at(array: Array, place: tuple[Any, ...]) -> Array:
     return np.asarray(array[place])
+
+
+def _reshaped(array: Array, sizes: tuple[int, ...]) -> Array:
+    return array.reshape(*sizes, array.shape[-1])
 
 
 def _index(ref: Ref, indices: Sequence[Any], shape: Sequence[int], outside: Callable[[str], None]) -> tuple[Any, ...]:
@@ -175,15 +177,7 @@ def _index(ref: Ref, indices: Sequence[Any], shape: Sequence[int], outside: Call
     return (*place, ...)
 
 
-def _cast(array: Array, new: np.dtype[Any]) -> Array:
-    """Numbers as those of another type."""
-    if array.dtype.itemsize == new.itemsize:
-        return array.view(new)
-    raw = np.ascontiguousarray(array)[..., None].view(np.uint8)
-    return np.ascontiguousarray(_cast_places(raw, new.itemsize)).view(new)[..., 0]
-
-
-def _cast_places(at: Array, size: int) -> Array:
+def _cast(at: Array, size: int) -> Array:
     """Bytes of numbers as those of numbers of another size, which are packed along rows, as a TPU's memory has them."""
     *outer, rows, columns, old = at.shape
     if size > old:
@@ -318,7 +312,7 @@ class Window:
             how = "TPUs take none either: leave out the vmap, or copy a part"
             raise UnsupportedError(f"{array.name}: a window in HBM that is not the whole array", how=how)
         if self.whole:
-            far(array)
+            array.shared()
 
     def at(self, program: Any, tables: Sequence[Ref]) -> Ref:
         """Its block in the step at hand: kept where the step before had it, else brought in or begun anew."""
@@ -337,14 +331,12 @@ class Window:
                 "revisited output", f"block {index} of {self.array.name} comes back in step {program.ids}", ""
             )
         self.seen.add(index)
-        shape = [size or 1 for size in self.sizes]
-        starts = [k * stride for k, stride in zip(index, self.strides)]
-        self.ends = [min(start + size, whole) for start, size, whole in zip(starts, shape, self.array.values.shape)]
-        self.starts = starts
-        if any(start < 0 or start >= whole for start, whole in zip(starts, self.array.values.shape)):
+        shape, whole = [size or 1 for size in self.sizes], self.array.values.shape
+        wanted = [k * stride for k, stride in zip(index, self.strides)]
+        self.starts = [min(max(start, 0), max(0, size - 1)) for start, size in zip(wanted, whole)]
+        if any(start < 0 or start >= size for start, size in zip(wanted, whole)):
             program.fault("out of array", f"block {index} of {self.array.name} in step {program.ids}", "")
-            self.starts = [min(max(s, 0), max(0, w - 1)) for s, w in zip(starts, self.array.values.shape)]
-            self.ends = [min(s + size, w) for s, size, w in zip(self.starts, shape, self.array.values.shape)]
+        self.ends = [min(start + size, end) for start, size, end in zip(self.starts, shape, whole)]
         block = filled(shape, self.array.values.dtype, program.unwritten if self.result else program.padding)
         written = np.zeros(shape, bool)
         self.inside = tuple(slice(0, end - start) for start, end in zip(self.starts, self.ends))

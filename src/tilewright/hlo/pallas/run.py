@@ -18,19 +18,7 @@ import numpy as np
 
 from tilewright.errors import TilewrightError, UnsupportedError
 from tilewright.hlo.pallas.check import lowering_for, refused
-from tilewright.hlo.pallas.refs import (
-    Array,
-    Copy,
-    Part,
-    Ref,
-    Transfers,
-    Window,
-    far,
-    filled,
-    in_hbm,
-    part_of,
-    whole,
-)
+from tilewright.hlo.pallas.refs import Array, Copy, Part, Ref, Transfers, Window, filled, in_hbm, part_of
 from tilewright.hlo.program import Source
 from tilewright.hlo.reading.python_source import python_call
 from tilewright.hlo.reading.sources import users_line
@@ -437,8 +425,8 @@ class _Program:
             how = "one kernel that waits for what it starts"
             raise UnsupportedError(f"semaphores that go from kernel to kernel ({name}) are not followed", how=how)
         names = iter(_names(eqn.params["jaxpr"], "argument"))
-        refs = [whole(next(names), table) for table in tables]
-        inputs = [whole(next(names), array) for array in arrays]
+        refs = [Ref.whole(next(names), table) for table in tables]
+        inputs = [Ref.whole(next(names), array) for array in arrays]
         outs = [self.new(next(names), block.array_aval) for block in blocks[first:]]
         scratch = [self.new(next(names), aval) for aval in mapping.scratch_avals]
         for taken, made in dict(eqn.params["input_output_aliases"]).items():
@@ -478,7 +466,7 @@ class _Program:
         params, name = eqn.params, _name(eqn, eqn.params["jaxprs"][0])
         self.on_cores = True
         names, used = iter(_names(params["jaxprs"][0], "argument")), self._used(eqn)
-        inputs = [whole(next(names), array) for array in given]
+        inputs = [Ref.whole(next(names), array) for array in given]
         outs = [self.new(next(names), aval) for aval in params["out_avals"]]
         for taken, made in dict(params["input_output_aliases"]).items():
             outs[made] = inputs[taken]
@@ -500,7 +488,7 @@ class _Program:
         self._counted(name, prod(sizes.values()), arrays)
         for ref, var in zip(refs, vars_):
             if in_hbm(var.aval):
-                far(ref)
+                ref.shared()
         for core, place in enumerate(np.ndindex(*sizes.values())):
             self.axes, self.lane = dict(zip(sizes, map(int, place))), core
             named = zip(_names(jaxpr, "argument")[len(refs) :], vars_[len(refs) :])
@@ -514,7 +502,7 @@ class _Program:
     def _state(self, eqn: Any, given: list[Any]) -> Sequence[Any]:
         """``pl.run_state``: arrays that are references while its body runs."""
         inner = eqn.params["jaxpr"]
-        refs = [whole(name, array) for name, array in zip(_names(inner, "argument"), given)]
+        refs = [Ref.whole(name, array) for name, array in zip(_names(inner, "argument"), given)]
         self.evaluate(inner, (), refs)
         return [ref.values for ref in refs]
 

@@ -23,7 +23,7 @@ from tilewright.hlo.execute import array_struct, flat_callable, run_apart
 from tilewright.hlo.graphs.graph import Block, Node, Value, array_dtype, inputs_of, numpy_dtype, walk
 from tilewright.hlo.ir import operations_module, parse_module, print_module
 from tilewright.hlo.jaxlib_child import ask, read_arrays
-from tilewright.hlo.proving.agreement import in_float64
+from tilewright.hlo.proving.trials import in_float64
 
 Array = np.ndarray[Any, Any]
 

@@ -23,27 +23,9 @@ from tilewright.hlo.graphs.graph import Block, Value
 from tilewright.hlo.graphs.mlir import read_functions
 from tilewright.hlo.ir import parse_module
 from tilewright.hlo.program import Program
-from tilewright.hlo.proving.agreement import (
-    allowance,
-    coarsest,
-    differing,
-    distance,
-    identical,
-    in_float64,
-    is_integral,
-    is_tiny,
-    loses_nan,
-    missed,
-    nudged,
-    only_rounding,
-    spoiled,
-    tolerance,
-    unit,
-    worst,
-    zeros_differ,
-)
+from tilewright.hlo.proving import trials as trying
 from tilewright.hlo.proving.reference import Reference, XlaValues, types_of
-from tilewright.hlo.proving.trial_inputs import inputs_for, may_never_end, trial_inputs
+from tilewright.hlo.proving.trials import inputs_for, may_never_end, trial_inputs
 from tilewright.hlo.rewrites.inline import Inline, calls_itself
 
 
@@ -347,7 +329,7 @@ def _main(program: Program) -> Block:
 
 def _runs(judge: _Comparison, eager: bool) -> tuple[dict[str, Run], list[str]]:
     """Ways to run the two programs, by name, and why one is missing."""
-    types = types_of(judge.before.arguments), types_of(judge.results)
+    types = types_of(judge.before.arguments), types_of(judge.before.operations[-1].operands)
     texts, bodies = (judge.original.text, judge.rewritten.text), (judge.before, judge.after)
     runs: dict[str, Run] = {"jit": lambda side, given: judge.xla.run_text(texts[side], *types, given)}
     if not eager:
@@ -378,51 +360,37 @@ class _Comparison:
 
     def trial(self, kind: str, how: str, seed: int, arguments: Sequence[Any], run: Run) -> Trial:
         old, new = (run(side, arguments) for side in range(2))
-        reference = self._reference(kind, arguments)
+        if self._known[0] != kind:  # made once for each input
+            self._known = (kind, self.reference.results(arguments))
+        reference = self._known[1]
         self._nudged.clear()
-        allowed = self._allowances(old, reference)
+        exact: Sequence[Array | None] = [None] * len(old) if reference is None else reference
+        allowed = list(map(trying.allowance, old, exact, self._inner))
         self._remark_on_xla(kind, how, old, allowed)
         if reference is not None:
             old, new = self._without_lost_nans(kind, how, old, new, reference)
         reason = self._reason(arguments, old, new, reference, allowed)
-        if any(map(zeros_differ, old, new)):
+        if any(map(trying.zeros_differ, old, new)):
             self.remarks.append(f"zeros differ in sign on {kind} inputs, {how}; they count as equal")
         errors: list[float | None] = [None, None]
         if reference is not None:
-            errors = [max(map(distance, reference, outs), default=0.0) for outs in (old, new)]
-        apart = max(map(distance, old, new), default=0.0)
+            errors = [max(map(trying.distance, reference, outs), default=0.0) for outs in (old, new)]
+        apart = max(map(trying.distance, old, new), default=0.0)
         if reason and errors[0] and np.isfinite(errors[0]) and 10 * apart < errors[0]:
             self.remarks.append(
                 f"on {kind} inputs the two are ten times nearer to each other than the original is to its float64 "
                 "reference: rounding decides there; compare on the model's own values (hlo.verify(a, b, arguments))"
             )
         return Trial(
-            inputs=kind, run=how, seed=seed, ok=not reason, bit_equal=all(map(identical, old, new)),
+            inputs=kind, run=how, seed=seed, ok=not reason, bit_equal=all(map(trying.identical, old, new)),
             max_difference=apart, error_before=errors[0], error_after=errors[1],
             reason=reason, difference=_largest(old, new, reference),
         )  # fmt: skip
 
-    @property
-    def results(self) -> list[Value]:
-        return self.before.operations[-1].operands
-
-    def _reference(self, kind: str, arguments: Sequence[Any]) -> list[Array] | None:
-        """The original's results in float64; made once for each input."""
-        if self._known[0] != kind:
-            self._known = (kind, self.reference.results(arguments))
-        return self._known[1]
-
     @cached_property
     def _inner(self) -> list[np.dtype[Any] | None]:
         """For each output the coarsest type that the original rounds to on the way to it."""
-        return coarsest(self.before)
-
-    def _allowances(self, old: list[Array], reference: list[Array] | None) -> list[float]:
-        """What rounding may do to each output, in units of its largest element."""
-        return [
-            allowance(output, None if reference is None else reference[index], self._inner[index])
-            for index, output in enumerate(old)
-        ]
+        return trying.coarsest(self.before)
 
     def _remark_on_xla(self, kind: str, how: str, old: list[Array], allowed: list[float]) -> None:
         """Add a remark where the original program gives other values under jit than op by op: XLA can be wrong.
@@ -434,7 +402,7 @@ class _Comparison:
         if how == "jit":
             self._jitted = (kind, old)
         elif self._jitted[0] == kind and any(
-            bool(differing(*each).any()) for each in zip(self._jitted[1], old, allowed)
+            bool(trying.differing(*each).any()) for each in zip(self._jitted[1], old, allowed)
         ):
             self.remarks.append(
                 f"the original itself gives other values under jit than op by op on {kind} inputs: its rounding or "
@@ -448,7 +416,7 @@ class _Comparison:
 
         XLA's CPU backend does so where it reduces a maximum or minimum: what remains depends on the order.
         """
-        lost = [loses_nan(a, r) for a, r in zip(before, reference)]
+        lost = [trying.loses_nan(a, r) for a, r in zip(before, reference)]
         if not any(bool(mask.any()) for mask in lost):
             return before, after
         k = next(k for k, mask in enumerate(lost) if mask.any())
@@ -465,7 +433,7 @@ class _Comparison:
         """One output's reference for arguments that are one unit in the last place (of float64) off, twice."""
         if wide not in self._nudged:
             compute = self.reference.by_xla if wide else self.reference.results
-            references = [compute(nudged(arguments, seed, wide)) for seed in range(2)]
+            references = [compute(trying.nudged(arguments, seed, wide)) for seed in range(2)]
             self._nudged[wide] = [reference for reference in references if reference is not None]
         return [reference[output] for reference in self._nudged[wide]]
 
@@ -473,14 +441,14 @@ class _Comparison:
         self, arguments: Sequence[Any], index: int, before: Array, after: Array, reference: list[Array]
     ) -> bool:
         exact = self.reference.by_xla(arguments) or reference
-        around = [each for each in map(np.asarray, (*arguments, *exact)) if not is_integral(each.dtype)]
-        sizes = (np.abs(in_float64(each)) for each in around)
+        around = [each for each in map(np.asarray, (*arguments, *exact)) if not trying.is_integral(each.dtype)]
+        sizes = (np.abs(trying.in_float64(each)) for each in around)
         largest = max((float(size[np.isfinite(size)].max(initial=0.0)) for size in sizes), default=0.0)
-        if not is_tiny(exact[index], largest):
+        if not trying.is_tiny(exact[index], largest):
             return False
         references = [exact[index], *self._nudged_results(arguments, index, wide=True)]
-        own = max(unit(each) for each in (before.dtype, self._inner[index]) if each is not None)
-        return len(references) > 1 and only_rounding(before, after, references, largest, own)
+        own = max(trying.unit(each) for each in (before.dtype, self._inner[index]) if each is not None)
+        return len(references) > 1 and trying.only_rounding(before, after, references, largest, own)
 
     def _reason(
         self,
@@ -494,24 +462,25 @@ class _Comparison:
         depth = _depth(self.before)
         for index, (a, b, most) in enumerate(zip(before, after, allowed)):
             if self.bit_exact:
-                reason = "" if identical(a, b) else "the bits differ, and bit_exact asks for the same ones"
+                reason = "" if trying.identical(a, b) else "the bits differ, and bit_exact asks for the same ones"
             elif reference is not None:
                 moved = partial(self._nudged_results, arguments, index)
-                fine = all(unit(np.asarray(each).dtype) < 1e-5 for each in (*arguments, a)) and most < 1e-5
-                reason = missed(a, b, reference[index], depth, most, moved if fine else list)
+                fine = all(trying.unit(np.asarray(each).dtype) < 1e-5 for each in (*arguments, a)) and most < 1e-5
+                reason = trying.missed(a, b, reference[index], depth, most, moved if fine else list)
                 if reason and self._only_rounding(arguments, index, a, b, reference):
                     self.remarks.append(f"output {index} is zero but for rounding, in both programs")
                     continue
-                reason = reason or spoiled(a, b, reference[index], moved, most)
+                reason = reason or trying.spoiled(a, b, reference[index], moved, most)
             else:
-                count = int(differing(a, b, most).sum())
+                count = int(trying.differing(a, b, most).sum())
                 if count and "RESOURCE_EXHAUSTED" in self.reference.kind:  # the reference could still excuse them
                     how = "allow more, with --memory on the command line, or TILEWRIGHT_CHILD_GIB"
                     raise UnsupportedError("the reference in float64 needs more memory than is allowed", how=how)
                 reason = f"{count} of {a.size} elements differ beyond rounding, and there is no reference" * bool(count)
             if reason:
                 return f"output {index}: {reason}"
-            if most > tolerance(a.dtype) and bool(differing(a, b, tolerance(a.dtype)).any()):
+            own = trying.tolerance(a.dtype)
+            if most > own and trying.differing(a, b, own).any():
                 self.remarks.append(
                     f"output {index} of {a.dtype} is rounded to {self._inner[index]} inside the original, and is held "
                     "to that rounding"
@@ -521,11 +490,11 @@ class _Comparison:
 
 def _largest(before: list[Array], after: list[Array], reference: list[Array] | None) -> Difference | None:
     """The element the two are furthest apart in, over all outputs."""
-    apart = [distance(a, b) for a, b in zip(before, after)]
+    apart = [trying.distance(a, b) for a, b in zip(before, after)]
     if not any(apart):
         return None
     output = int(np.argmax(apart))
-    at = worst(before[output], after[output])
+    at = trying.worst(before[output], after[output])
     values = [str(side[output][at]) for side in (before, after)]
     return Difference(output, at, values[0], values[1], "" if reference is None else str(reference[output][at]))
 

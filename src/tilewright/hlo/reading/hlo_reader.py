@@ -329,7 +329,11 @@ class _Reader(Scanner):
                 raise self.fail(f"operand '{name or part[:40]}' is not defined before its use", at)
             if match is None or not match[1]:
                 raise self.fail(f"operand '{name or part[:40]}' has neither definition nor type", at)
-            self._assume(name, match[1].strip(), at)
+            shape = match[1].strip()  # a parameter in place of what the fragment does not hold
+            if Scanner(shape, self.where).shape() != shape:
+                raise self.fail(f"'{shape[:40]}' is not a shape", at)
+            self.shapes[name] = shape
+            self.assumed.append(Operation(name, "parameter", shape, line=self.line()))
         return name
 
     def _projected(self, name: str, indices: str, at: int, line: int) -> str:
@@ -352,14 +356,6 @@ class _Reader(Scanner):
                 )
             name = element
         return name
-
-    def _assume(self, name: str, shape: str, at: int) -> None:
-        """A parameter in place of what the fragment does not hold."""
-        reader = Scanner(shape, self.where)
-        if reader.shape() != shape:
-            raise self.fail(f"'{shape[:40]}' is not a shape", at)
-        self.shapes[name] = shape
-        self.assumed.append(Operation(name, "parameter", shape, line=self.line()))
 
     def _checked(self, computations: list[Computation]) -> list[Computation]:
         """Every computation that is called is there; what a fragment lacks, or was not understood, is not called."""

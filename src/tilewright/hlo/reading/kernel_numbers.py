@@ -9,8 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tilewright.hlo.reading.kernel import Array
-from tilewright.hlo.reading.kernel_tree import Block, Node
+from tilewright.hlo.reading.kernel import Array, Block, Node
 
 MET = "conditions on its data taken as met"
 
@@ -57,11 +56,6 @@ SAME = frozenset({"arith.index_cast", "arith.extui", "arith.extsi", "arith.trunc
 SAME |= {"tpu.assume_multiple"}
 
 
-def _below_diagonal(rows: int, columns: int) -> float:
-    """The share of blocks of a square that a causal mask leaves."""
-    return sum(-(-(row + 1) * columns // rows) for row in range(rows)) / (rows * columns)
-
-
 def constant(node: Node) -> Number:
     value = node.constant
     return UNKNOWN if value is None else value if type(value) is int else YES if value else NO
@@ -101,31 +95,25 @@ def compared(predicate: int, given: Sequence[Number]) -> Number:
     if isinstance(a, Chance) and isinstance(b, int) and b in (0, 1):
         if (b == 1) == (predicate == 0):  # a condition as an integer, against 0 or 1
             return a
-        return NO if a is YES else YES if a is NO else Chance(1.0 - a.share, a.assumed)
+        return Chance(1.0 - a.share, a.assumed)
     if isinstance(a, int | np.ndarray) and isinstance(b, int | np.ndarray):
         result = _COMPARISONS[predicate % len(_COMPARISONS)](a, b)
         return Chance(result.astype(float)) if isinstance(result, np.ndarray) else YES if result else NO
     wide = [one.table for one in (a, b) if isinstance(one, Data) and len([d for d in one.table if d > 1]) > 1]
     if predicate and wide:
-        kept = _below_diagonal(*wide[0][-2:])
+        rows, columns = wide[0][-2:]
+        kept = sum(-(-(row + 1) * columns // rows) for row in range(rows)) / (rows * columns)
         return Chance(kept, f"its mask taken as causal: {kept:.0%} of its blocks")
     return Chance(1.0, MET)
 
 
 def combined(name: str, given: Sequence[Any]) -> Chance:
     """Two conditions together: and, or, either."""
-    first: Chance = given[0]
-    second: Chance = given[1]
-    if first is NO or second is NO:
-        other = second if first is NO else first
-        return NO if name == "arith.andi" else other
-    if first is YES or second is YES:
-        other = second if first is YES else first
-        kept = Chance(1.0 - other.share, other.assumed) if name == "arith.xori" else YES
-        return other if name == "arith.andi" else kept
-    a, b = first.share, second.share
-    share = a * b if name == "arith.andi" else a + b - a * b if name == "arith.ori" else a + b - 2 * a * b
-    return Chance(share, next((one.assumed for one in given if one.assumed), ""))
+    decides = {"arith.andi": 0.0, "arith.ori": 1.0}.get(name)
+    if any(type(one.share) is float and one.share == decides and not one.assumed for one in given):
+        return YES if decides else NO
+    (a, first), (b, second) = ((one.share, one.assumed) for one in given)
+    return Chance(a * b if name == "arith.andi" else a + b - (2 - (name == "arith.ori")) * a * b, first or second)
 
 
 @dataclass(frozen=True)

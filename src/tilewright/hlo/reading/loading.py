@@ -124,6 +124,7 @@ def _named(modules: list[DumpedModule], module: str | None, where: str) -> list[
 # Binary forms.
 
 _BYTECODE = b"ML\xefR"
+_COUNTED = re.compile(rb"(?s)(.{4})(?=ML\xefR)")
 _NAME, _COMPUTATIONS, _WRAPPED = 1, 3, 1  # HloModuleProto.name, HloModuleProto.computations, HloProto.hlo_module
 _WRAPPERS = 3
 
@@ -151,12 +152,10 @@ def binary_form(raw: bytes) -> tuple[str, bytes] | None:
 
 def _exported(raw: bytes) -> bytes | None:
     """The bytecode in ``jax.export``'s flatbuffer: a vector of bytes, its length in the four bytes before it."""
-    at = raw.find(_BYTECODE, 4)
-    while at >= 0:
-        length = int.from_bytes(raw[at - 4 : at], "little")
+    for match in _COUNTED.finditer(raw):
+        at, length = match.end(1), int.from_bytes(match[1], "little")
         if len(_BYTECODE) < length <= len(raw) - at:
             return raw[at : at + length]
-        at = raw.find(_BYTECODE, at + 1)
     return None
 
 
@@ -194,8 +193,9 @@ def to_text(form: str, payload: bytes, where: str = "") -> str:
 # A program.
 
 _LEADING = re.compile(r"(?:\s++|//[^\n]*+|/\*.*?\*/)*+", re.S)
-_HLO = re.compile(r"HloModule\s")
 _STABLEHLO = re.compile(r'(?:module|func\.func|"builtin\.module"|"func\.func"|builtin\.module|[#!][\w.$]+\s*=)')
+#: Fragments last: `module {` might be a computation of that name.
+_KINDS = (("hlo", re.compile(r"HloModule\s")), ("stablehlo", _STABLEHLO), ("hlo", FRAGMENT))
 
 
 @collector_paused()
@@ -216,7 +216,7 @@ def load(source: str | bytes | Path, module: str | None = None, frames: str = ""
     """
     if isinstance(source, bytes):
         return _parse(_text(unpacked(source, ""), ""), "", frames)
-    if not isinstance(source, Path) and ("\n" in source or _kind(source)):
+    if not isinstance(source, Path) and ("\n" in source or _kind(source)[0]):
         return _parse(source, "", frames)
     path = _chosen(Path(source), module)
     return _parse(_text(read_bytes(path), str(path)), str(path), frames)
@@ -237,12 +237,10 @@ def _chosen(path: Path, module: str | None) -> Path:
 def _text(raw: bytes, where: str) -> str:
     """The text of a file's bytes; binary forms are turned into text by jaxlib, in a process of its own."""
     try:
-        text = raw.decode("utf-8-sig")
+        text, bad = raw.decode("utf-8-sig"), -1
     except UnicodeDecodeError as error:
         text, bad = "", error.start
-    else:
-        bad = -1
-    if _kind(text):
+    if _kind(text)[0]:
         return text
     if form := binary_form(raw):
         return to_text(*form, where)
@@ -255,25 +253,19 @@ def _text(raw: bytes, where: str) -> str:
     )
 
 
-def _kind(text: str) -> str:
-    """``hlo``, ``stablehlo`` or "" by how the text begins."""
+def _kind(text: str) -> tuple[str, int]:
+    """``hlo``, ``stablehlo`` or "" by how the text begins, and where it does, behind blanks and comments."""
     match = _LEADING.match(text)
     start = match.end() if match else 0
-    if _HLO.match(text, start):
-        return "hlo"
-    if _STABLEHLO.match(text, start):  # before fragments: `module {` might be a computation of that name
-        return "stablehlo"
-    return "hlo" if FRAGMENT.match(text, start) else ""
+    for kind, pattern in _KINDS:
+        if pattern.match(text, start):
+            return kind, start
+    return "", start
 
 
 def _parse(text: str, where: str, frames: str) -> Program:
-    frames, kind = checked_frames(frames), _kind(text)
+    frames, (kind, start) = checked_frames(frames), _kind(text)
     if not kind:
-        match = _LEADING.match(text)
-        raise ParseError(
-            "neither HLO text ('HloModule ...') nor StableHLO text ('module ...')",
-            text=text,
-            column=match.end() if match else 0,
-            where=where,
-        )
+        what = "neither HLO text ('HloModule ...') nor StableHLO text ('module ...')"
+        raise ParseError(what, text=text, column=start, where=where)
     return (read_hlo if kind == "hlo" else read_stablehlo)(text, where, frames)

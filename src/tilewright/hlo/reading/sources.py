@@ -93,16 +93,13 @@ class SourceTables:
     def source(self, fields: Mapping[str, str]) -> Source | None:
         """The line that an instruction's metadata names, in either form."""
         if "stack_frame_id" in fields:
-            return self.frame(_integer(fields["stack_frame_id"]))
+            identity = _integer(fields["stack_frame_id"])
+            if identity not in self._resolved:
+                self._resolved[identity] = users_line(self._stack(identity), self.frames)
+            return self._resolved[identity]
         if file := fields.get("source_file"):
             return Source(file, _integer(fields.get("source_line", "0")), _integer(fields.get("source_column", "0")))
         return None
-
-    def frame(self, identity: int) -> Source | None:
-        """The line of this stack that stands for it (``users_line``)."""
-        if identity not in self._resolved:
-            self._resolved[identity] = users_line(self._stack(identity), self.frames)
-        return self._resolved[identity]
 
     def _stack(self, identity: int) -> list[Source]:
         stack: list[Source] = []

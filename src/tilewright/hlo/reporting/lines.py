@@ -53,8 +53,7 @@ def movement_fields(report: ReportData) -> Iterator[Field]:
     yield Field(
         "moved", "bytes", "read and written in all runs, with padding", lambda r: r.total_bytes, 5.4, total=True
     )
-    yield Field("runs", "text", "over all callers and trips; ≥ where a trip count is unknown", below=True,
-                of=lambda r: f"{'' if r.runs_known else '≥ '}{r.runs}×")  # fmt: skip
+    yield Field("runs", "text", "over all callers and trips; ≥ where a trip count is unknown", runs_text, below=True)
     if report.profile is not None:
         yield Field("time", "seconds", "measured, all runs", lambda r: seconds(r.measured_us), 5.4, total=True)
         yield Field("events", "count", "of the profile", lambda r: r.measured_runs or None, below=True)
@@ -123,21 +122,15 @@ _NAMED = {field.heading: field for field in TENSOR_FIELDS}
 PEAK_FIELDS = tuple(_NAMED[name] for name in ("padded", "wasted", "operation", "tensor", "layout", "source"))
 """Of the tensors that live at the peak."""
 
-GLANCE_FIELDS = (
-    Field("moved", "bytes", of=lambda row: row.total_bytes),
-    Field("padding", "ratio", of=lambda row: row.padding_ratio),
-    Field("operation", of=lambda row: f"{row.op} {row.name}"),
-    Field("from", "code", of=lambda row: row.from_layout),
-    Field("to", "code", of=lambda row: row.to_layout),
-    Field("why", of=lambda row: row.reason),
-    Field("source", of=lambda row: place_text(row.source)),
-)
+GLANCE = ("moved", "padding", "operation", "name", "from", "to", "why", "source")
+"""Of the columns of a report's rows, those that a notebook shows."""
+
 CHANGE_FIELDS = (
     Field("what pays most", of=lambda change: change.what or change.op),
     Field("how", of=lambda change: change.how),
     Field("source", of=lambda change: place_text(change.source)),
 )
-"""What a notebook shows of rows and of changes that pay."""
+"""What a notebook shows of changes that pay."""
 
 
 INDENT = 9

@@ -7,24 +7,13 @@ from collections.abc import Iterable
 from datetime import date
 from functools import cache, lru_cache
 from importlib.resources import files
-from itertools import permutations
+from itertools import islice, permutations
 from operator import attrgetter
 from typing import Any
 
 from tilewright.errors import TilewrightError
 from tilewright.hlo.cost import plain_opcode
-from tilewright.hlo.reporting.lines import (
-    CHANGE_FIELDS,
-    GLANCE_FIELDS,
-    PEAK_FIELDS,
-    TENSOR_FIELDS,
-    change_number,
-    head_lines,
-    movement_fields,
-    space_text,
-    totals,
-    transfers_text,
-)
+from tilewright.hlo.reporting import lines
 from tilewright.hlo.reporting.types import MovementRow, Peak, ReportData, Suggestion
 from tilewright.hlo.timing.step import advised
 from tilewright.layout import TensorLayout, parse
@@ -79,14 +68,8 @@ def digit_forms(texts: Iterable[str]) -> dict[str, list[object]]:
     >>> digit_forms(["f32[3,5]{1,0:T(2,2)}"])["f32[3,5]{1,0:T(2,2)}"]
     [[3, 5], 32, 0, [1, 0], [2, 2], 0, [1, 1, 1, 2, 0, 2, 1, 2, 1, 4, 2, 0, 0, 12, 2, 0]]
     """
-    forms: dict[str, list[object]] = {}
-    for text in dict.fromkeys(texts):
-        form = _digit_form(text)
-        if form is not None:
-            forms[text] = form
-        if len(forms) == _MOST_LAYOUTS:
-            break
-    return forms
+    forms = ((text, _digit_form(text)) for text in dict.fromkeys(texts))
+    return dict(islice(((text, form) for text, form in forms if form is not None), _MOST_LAYOUTS))
 
 
 def _digit_form(text: str) -> list[object] | None:
@@ -148,13 +131,13 @@ def to_html(report: ReportData) -> str:
     if report.profile is not None:
         facts.append(("profile", place_text(report.profile.source)))
     step = f"{seconds_text(report.time.device_us / 1e6)} a step; " if report.time is not None else ""
-    page = Page(f"Data movement: {report.program}", step + totals(report), facts=facts, wide=True)
+    page = Page(f"Data movement: {report.program}", step + lines.totals(report), facts=facts, wide=True)
     page.section("changes", "What to do", *_todo(report))
     page.section("summary", "Summary", cards(figures(report)), *map(note, report.notes))
     by = "time" if report.profile is not None or report.time is not None else "bytes moved"
     page.section("movement", f"Operations by {by}", _movement(report))
-    tensors = explorer(TENSOR_FIELDS, report.alike.wasteful(), key=attrgetter("name"), sort="wasted", prefix="tensor",
-                       empty="no tensor has padding")  # fmt: skip
+    some, nothing = report.alike.wasteful(), "no tensor has padding"
+    tensors = explorer(lines.TENSOR_FIELDS, some, key=attrgetter("name"), sort="wasted", prefix="tensor", empty=nothing)
     page.section("padding", "Tensors by wasted bytes", tensors)
     if report.peak is not None:
         page.section("peak", "What lives at the peak", *(_peak(peak) for peak in report.peaks))
@@ -220,7 +203,7 @@ def _change(report: ReportData, change: Suggestion) -> Html:
     step = report.time.device_us if report.time is not None else 0.0
     share = f" ({percent_text(change.saved_us / step)} of the kernels)" if change.saved_us and step else ""
     head = [element("strong", f"{change.saved}{share}"), " "] if change.saved_us or change.saved_bytes else []
-    head += [badge(change_number(change), "good" if change.factor else "plain")]
+    head += [badge(lines.change_number(change), "good" if change.factor else "plain")]
     if change.source:
         head += [" ", element("code", place_text(change.source))]
     parts = [element("p", *head), element("p", f"{change.what or change.op}: {change.how}")]
@@ -261,7 +244,7 @@ def _movement(report: ReportData) -> Html:
     rows = sorted(report.alike.rows, key=lambda row: -row.total_bytes)
     sort = "time" if report.profile is not None else "modelled" if report.time is not None else "moved"
     fields = (
-        *movement_fields(report),
+        *lines.movement_fields(report),
         Field(
             "operand",
             "code",
@@ -278,25 +261,27 @@ def _movement(report: ReportData) -> Html:
 
     parts = [listed(False, empty="nothing else moves")]
     if report.transfers:
-        parts.append(details(transfers_text(report), listed(True, prefix="transfer")))
+        parts.append(details(lines.transfers_text(report), listed(True, prefix="transfer")))
     texts = (text for row in rows for text in (first_layout(row), row.to_layout))
     return Scripted(join([*parts, carried("layouts", digit_forms(texts))], "\n"), drawing_module())
 
 
 def _peak(peak: Peak) -> Html:
-    space = space_text(peak.memory_space)
+    space = lines.space_text(peak.memory_space)
     words = f"{bytes_text(peak.padded_bytes)} of {space}, {peak.shares}, during "
     where = element("p", escape(words), element("code", peak.at), " in ", element("code", peak.path))
     rest = bytes_text(peak.padded_bytes - peak.lost_bytes - sum(tensor.padded_bytes for tensor in peak.tensors))
     lost = f", {bytes_text(peak.lost_bytes)} lost between buffers" if peak.lost_bytes else ""
     below = element("p", f"and {rest} in smaller ones{lost}", class_="empty")
-    return join([where, table(PEAK_FIELDS, cells(PEAK_FIELDS, peak.tensors)), below], "\n")
+    return join([where, table(lines.PEAK_FIELDS, cells(lines.PEAK_FIELDS, peak.tensors)), below], "\n")
 
 
 def glance_html(report: ReportData) -> str:
     """What a notebook shows: the totals in sentences, what pays most, and the operations that move most."""
-    head, *facts = head_lines(report)
+    head, *facts = lines.head_lines(report)
     rows = report.ranked()
-    changes = glance_table(CHANGE_FIELDS, cells(CHANGE_FIELDS, report.suggestions[:3]))
-    most = glance_table(GLANCE_FIELDS, cells(GLANCE_FIELDS, rows[:_MOST_AT_A_GLANCE]), of=len(rows))
+    changes = glance_table(lines.CHANGE_FIELDS, cells(lines.CHANGE_FIELDS, report.suggestions[:3]))
+    known = {field.heading: field for field in lines.movement_fields(report)}
+    fields = [known[name] for name in lines.GLANCE]
+    most = glance_table(fields, cells(fields, rows[:_MOST_AT_A_GLANCE]), of=len(rows))
     return glance(head, *facts, changes, most)

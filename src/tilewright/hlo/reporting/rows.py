@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from functools import lru_cache
 from math import prod
 
-from tilewright.hlo.cost import Traffic, permutation_of, plain_opcode
+from tilewright.hlo.cost import Traffic, permutation_of, plain_opcode, shape_text
 from tilewright.hlo.graphs.dims import Run, runs
 from tilewright.hlo.opcodes import CONTROL, PRODUCTS, REARRANGES, TAKES_NO_TIME, TAKES_PART, WRITES_IN_PLACE
 from tilewright.hlo.program import Computation, Operation
@@ -124,16 +124,17 @@ def _plain_reason(name: str, op: Operation, operands: _Layouts, result: TensorLa
         case "slice":
             return f"takes {op.attributes.get('slice', '').strip('{}') or 'a part'}"
         case "dynamic-slice":
-            return f"takes a box of {_text(result)} out of {_text(operands[0])}"
+            return f"takes a box of {shape_text(result.shape)} out of {shape_text(operands[0].shape)}"
         case "dynamic-update-slice":
-            return f"writes {_text(operands[min(1, len(operands) - 1)])} into {_text(result)} in place"
+            update = operands[min(1, len(operands) - 1)]
+            return f"writes {shape_text(update.shape)} into {shape_text(result.shape)} in place"
         case "gather":
             sizes = op.integers("slice_sizes")
             slices = f"slices of [{','.join(map(str, sizes))}]" if sizes else "slices"
-            return f"gathers {slices} out of {_text(operands[0])}"
+            return f"gathers {slices} out of {shape_text(operands[0].shape)}"
         case "scatter":
             updates = operands[len(operands) // 2 + 1] if len(operands) > 2 else operands[-1]
-            return f"scatters {_text(updates)} into {_text(result)} in place"
+            return f"scatters {shape_text(updates.shape)} into {shape_text(result.shape)} in place"
         case "pad":
             return f"pads by {op.attributes['padding']}" if "padding" in op.attributes else "pads"
         case "reverse":
@@ -152,10 +153,6 @@ def _repeats(a: TensorLayout, result: TensorLayout, dimensions: tuple[int, ...])
 
 def _same_place(a: TensorLayout, b: TensorLayout) -> bool:
     return (a.minor_to_major, a.tiles, a.dtype, a.shape) == (b.minor_to_major, b.tiles, b.dtype, b.shape)
-
-
-def _text(layout: TensorLayout) -> str:
-    return f"[{','.join(map(str, layout.shape))}]"
 
 
 def _category(opcodes: Collection[str], a: TensorLayout, result: TensorLayout, cost: Traffic) -> str:
@@ -262,7 +259,9 @@ def fusion_row(context: Context, computation: Computation, op: Operation) -> Mov
         reason = f"a fusion that only moves: {' and '.join(sorted(kinds))}"
         category = _category(kinds, sources[0], results[0], cost)
         return _row(context, placed, sources, results[0], cost, reason, False, category=category)
-    if inside := _relayouts_inside(context, body):
+    moving = (op for op in body.operations if op.opcode in ("copy", "reshape", "transpose"))
+    found = (operation_row(context, body, op, True) for op in moving)  # they carry the hidden bytes themselves
+    if inside := [r for r in found if r is not None and not r.bitcast and r.from_layout != r.to_layout]:
         more = f", and {len(inside) - 1} more" if len(inside) > 1 else ""
         reason = f"computes; inside it {inside[0].op} {inside[0].name}{more}: {inside[0].reason}"
         return _row(context, placed, arrays or results[:1], results[0], _NOTHING, reason, False, counted=False)
@@ -274,13 +273,6 @@ def fusion_row(context: Context, computation: Computation, op: Operation) -> Mov
     why = relayout_reason(before, after, None, False)
     reason = f"computes and lays out anew on the way, no bytes of its own: {why}"
     return _row(context, placed, [before], after, cost, reason, False, counted=False)
-
-
-def _relayouts_inside(context: Context, body: Computation) -> list[MovementRow]:
-    """Rows of the body that change the order of an array's elements; they carry the hidden bytes themselves."""
-    kinds = ("copy", "reshape", "transpose")
-    rows = [operation_row(context, body, op, True) for op in body.operations if op.opcode in kinds]
-    return [row for row in rows if row is not None and not row.bitcast and row.from_layout != row.to_layout]
 
 
 def _turned(arrays: Sequence[TensorLayout], results: Sequence[TensorLayout]) -> list[tuple[TensorLayout, TensorLayout]]:

@@ -208,16 +208,12 @@ class Maker:
         With ``repeats`` its transpose, which repeats each element ``group`` times.
         """
         shape = (members // group, members) if repeats else (members, members // group)
-        rows, columns = self.iota(shape, 0), self.iota(shape, 1)
-        width = self.full(str(group), "i32", shape)
-        if repeats:
-            columns = self.binary("divide", columns, width)
-        else:
-            rows = self.binary("divide", rows, width)
-        return self.convert(self.compare(rows, columns, "EQ"), dtype)
+        members_, groups = self.iota(shape, int(repeats)), self.iota(shape, int(not repeats))
+        of = self.binary("divide", members_, self.full(str(group), "i32", shape))
+        return self.convert(self.compare(of, groups, "EQ"), dtype)
 
     def convolution(self, value: Value, kernel: Value, dtype: str, own: Mapping[str, Any]) -> Value:
-        """A convolution with all the attributes that ``graphs/attributes.py`` gives one; in groups of channels too."""
+        """A convolution with all the attributes that ``graphs/mlir.py`` gives one; in groups of channels too."""
         numbers, spatial = own["numbers"], []
         for k, (stride, pads) in enumerate(zip(own["strides"], own["padding"])):
             size = (value.sizes[numbers[0].index(str(k))] - 1) * own["lhs_dilation"][k] + 1 + sum(pads)

@@ -34,6 +34,10 @@ class _RepeatedKeys(NamedTuple):
     dim: int
     turned: tuple[int, ...] | None
 
+    @property
+    def queries(self) -> Value:
+        return self.product.operands[1 - self.side]
+
 
 def _repeated_keys(product: Node) -> _RepeatedKeys | None:
     for side, value in enumerate(product.operands):
@@ -54,7 +58,7 @@ def _group_queries(found: _RepeatedKeys, make: Maker) -> Value:
     keys = repeat.source if turned is None else make.transpose(repeat.source, turned)
     both_batch, both_contract = product_dims(root)
     place = both_batch[side].index(along)
-    heads = root.operands[1 - side]  # the queries: heads of all groups in one dim
+    heads = found.queries  # heads of all groups in one dim
     dim, sizes = both_batch[1 - side][place], heads.sizes
     groups, times = repeat.source.sizes[repeat.dim], repeat.times
     split = make.reshape(heads, (*sizes[:dim], groups, times, *sizes[dim + 1 :]))
@@ -80,12 +84,6 @@ def _group_queries(found: _RepeatedKeys, make: Maker) -> Value:
     return make.reshape(make.transpose(wide, dims), root.result.sizes)
 
 
-def _few_queries(found: _RepeatedKeys) -> bool:
-    """Decoding: with many queries the product itself takes the time, and the compiler's estimates show no gain."""
-    queries = found.product.operands[1 - found.side]
-    return prod(queries.sizes[d] for d in free_dims(found.product, 1 - found.side)) <= 16
-
-
 GROUPED_QUERIES = Rule(
     name="grouped-query-attention",
     phase="work",
@@ -95,7 +93,8 @@ GROUPED_QUERIES = Rule(
     source="the TPU compiler's estimate; llama, mistral, qwen and others of keras-hub and transformers",
     roots=("dot_general",),
     find=_repeated_keys,
-    pays=_few_queries,
+    # Decoding: with many queries the product itself takes the time, and the compiler's estimates show no gain.
+    pays=lambda of: prod(of.queries.sizes[d] for d in free_dims(of.product, 1 - of.side)) <= 16,
     build=_group_queries,
 )
 
@@ -201,16 +200,11 @@ def _divide_afterwards(found: _Softmax, make: Maker) -> Value:
     return make.convert(make.binary("divide", make.part(product, at, 0, count), spread), root.result.dtype)
 
 
-def _is_product(scores: Value) -> bool:
-    """Whether scores are a product as it is: no mask, no scale. The compiler makes one fusion of its softmax."""
-    return made_by(behind(scores, "convert", "transpose", "reshape"), "dot_general") is not None
-
-
 def _softmax_pays(found: _Softmax) -> bool:
     """Many rows and columns, and nobody else reads softmax's result: a gradient does."""
     root, result = found.product, found.divide.result
-    if _is_product(found.scores):
-        return False
+    if made_by(behind(found.scores, "convert", "transpose", "reshape"), "dot_general") is not None:
+        return False  # no mask, no scale: the compiler makes one fusion of the product's softmax
     given = root.operands[found.side]
     columns = given.sizes[product_dims(root)[1][found.side][0]]
     rows = prod(given.sizes[d] for d in free_dims(root, found.side))
@@ -232,5 +226,3 @@ SOFTMAX_SUM = Rule(
     exact=False,
     families=("tpu",),
 )
-
-RULES = (GROUPED_QUERIES, SOFTMAX_SUM)

@@ -20,7 +20,7 @@ from tilewright.hlo.rules.rule import PHASES, Rule
 
 #: The files of rules, by the names that ``--list-rules`` and docs/rules.md sort them under.
 _ROOMS: dict[str, tuple[Rule[Any], ...]] = {
-    module.__name__.rpartition(".")[2]: module.RULES
+    module.__name__.rpartition(".")[2]: tuple(value for value in vars(module).values() if isinstance(value, Rule))
     for module in (attention, gathers, images, pairs, pooling, products)
 }
 _CONFIRMED = Path(__file__).with_name("confirmed.json")
@@ -69,9 +69,9 @@ def list_rules() -> list[dict[str, Any]]:
         | {"room": next(room for room, rules in _ROOMS.items() if rule in rules)}
         | {
             "confirmed": {
-                chip: {key: value for key, value in vars(row).items() if key not in ("rule", "chip")}
-                for (name, chip), row in _confirmed().items()
-                if name == rule.name
+                row.chip: {key: getattr(row, key) for key in ("factor", "kind", "by", "date")}
+                for row in _confirmed().values()
+                if row.rule == rule.name
             }
         }
         for rule in catalogue().values()

@@ -21,6 +21,8 @@ from tilewright.hlo.rules.matching import (
 from tilewright.hlo.rules.rule import Rule
 
 _FLOATS = ("f32", "bf16", "f16")
+_NAMES = {"gather": ("offset_dims", "collapsed"), "scatter": ("window_dims", "inserted")}
+"""The attributes that name the dims of what is taken or put, and the dims of the array that it has not."""
 
 
 class _Picked(NamedTuple):
@@ -37,7 +39,7 @@ def _one_of_each_row(node: Node) -> Value | None:
     by batch dims, or by the other coordinates of the index counting up.
     """
     own, array, indices = node.attributes, node.operands[0], node.operands[1]
-    window, gone = ("offset_dims", "collapsed") if node.name == "gather" else ("window_dims", "inserted")
+    window, gone = _NAMES[node.name]
     last, rank = len(array.sizes) - 1, len(indices.sizes)
     if last < 1 or own[window] or (node.name == "gather" and set(own["sizes"]) != {1}):
         return None
@@ -120,10 +122,9 @@ def _row_of(value: Value, make: Maker) -> Value | None:
     return make.broadcast(small, value.sizes[:-1], dims)
 
 
-def _take_pays(found: _Picked) -> bool:
+def _is_large(values: Value) -> bool:
     """Of a few MB the compiler keeps all in fast memory: whole models showed no gain."""
-    values = found.node.operands[0]
-    return values.sizes[-1] >= 128 and values.operation is not None and megabytes(values) >= 16
+    return values.sizes[-1] >= 128 and megabytes(values) >= 16
 
 
 TAKE_ALONG_MINOR = Rule(
@@ -135,7 +136,7 @@ TAKE_ALONG_MINOR = Rule(
     source="the TPU compiler's estimate; the loss of transformers' bert and gpt2, and of gemma",
     roots=("gather",),
     find=_along_minor,
-    pays=_take_pays,
+    pays=lambda of: of.node.operands[0].operation is not None and _is_large(of.node.operands[0]),
     build=_masked_sum,
 )
 
@@ -177,7 +178,7 @@ def _hits_pay(found: _HitSum) -> bool:
     """Where a row is subtracted, as log softmax does: the array without it is read instead."""
     less = made_by(behind(found.values, "convert"), "subtract")
     spread = less is not None and made_by(less.operands[1], "broadcast_in_dim") is not None
-    return spread and found.values.sizes[-1] >= 128 and megabytes(found.values) >= 16
+    return spread and _is_large(found.values)
 
 
 ONE_HOT_LOSS = Rule(
@@ -205,12 +206,6 @@ def _select_by_index(found: _Picked, make: Maker) -> Value:
     return make.select(hit, given, make.full("0.0", given.dtype, shape))
 
 
-def _scatter_pays(found: _Picked) -> bool:
-    """As with take-along-minor, a matrix of a few MB shows no gain in a whole model."""
-    result = found.node.result
-    return not found.node.attributes["batch"] and result.sizes[-1] >= 128 and megabytes(result) >= 16
-
-
 SCATTER_ALONG_MINOR = Rule(
     name="scatter-along-minor",
     phase="work",
@@ -221,7 +216,7 @@ SCATTER_ALONG_MINOR = Rule(
     "gradients of transformers' bert, gpt2 and mistral",
     roots=("scatter",),
     find=_along_minor,
-    pays=_scatter_pays,
+    pays=lambda of: not of.node.attributes["batch"] and _is_large(of.node.result),
     build=_select_by_index,
 )
 
@@ -268,12 +263,6 @@ def _slices(places: list[int]) -> list[_Slice] | None:
     return slices
 
 
-def _repetitions(places: list[int], size: int) -> int:
-    """How often each place comes, behind itself, in order and all of them: 0 where they do not."""
-    times = len(places) // size
-    return times if times > 1 and places == [k // times for k in range(size * times)] else 0
-
-
 def _fixed_gather(node: Node) -> _FixedGather | None:
     """The picked dims must be independent: places along each depend on one dim of the indices alone."""
     own, (operand, indices) = node.attributes, node.operands
@@ -296,11 +285,10 @@ def _fixed_gather(node: Node) -> _FixedGather | None:
             return None
         axis = varying[0] if varying else -1
         line = np.moveaxis(places, axis, 0).reshape(places.shape[axis], -1)[:, 0] if varying else places.reshape(-1)[:1]
-        slices = _slices([int(place) for place in line])
-        times = _repetitions([int(place) for place in line], operand.sizes[d]) if slices is None else 0
-        if slices is None and not times:
-            return None
-        axes[d] = _Axis(batch_dims[axis] if varying else -1, len(line), slices or [], times)
+        slices, times = _slices(line.tolist()), len(line) // operand.sizes[d]
+        if slices is None and (times < 2 or line.tolist() != [k // times for k in range(operand.sizes[d] * times)]):
+            return None  # neither slices, nor every place several times behind itself
+        axes[d] = _Axis(batch_dims[axis] if varying else -1, len(line), slices or [], 0 if slices else times)
     used = [axis.dim for axis in axes.values() if axis.dim >= 0]
     repeated = [d for d in batch_dims if node.result.sizes[d] > 1 and d not in used]
     return _FixedGather(node, axes) if len(set(used)) == len(used) and not repeated else None
@@ -350,18 +338,22 @@ GATHER_AT_FIXED_PLACES = Rule(
 # that is its gradient.
 
 
-def _is_of_rows(node: Node, taken: str, window: str, rows: Value) -> bool:
-    """Whether an index names whole rows of a table of two dims, the index in the last dim of the indices.
-
-    ``taken`` and ``window`` are the attributes that name the table's rows and the dims of ``rows`` that hold one.
-    """
+def _is_of_rows(node: Node) -> bool:
+    """Whether an index names whole rows of a table of two dims, the index in the last dim of the indices."""
     own, table, indices = node.attributes, node.operands[0], node.operands[1]
-    if len(table.sizes) != 2 or own["batch"] or own[taken] != (0,) or own["index_map"] != (0,):
+    window, gone = _NAMES[node.name]
+    rows = node.result if node.name == "gather" else node.operands[2]
+    if len(table.sizes) != 2 or own["batch"] or own[gone] != (0,) or own["index_map"] != (0,):
         return False
     rank = len(indices.sizes)
     last = own["index_dim"] == rank - 1 and indices.sizes[-1:] == (1,)
     whole = own[window] == (len(rows.sizes) - 1,) and rows.sizes[-1] == table.sizes[1]
     return whole and (last or own["index_dim"] == rank) and table.dtype in ("f32", "bf16")
+
+
+def _is_small(table: Value, rows: int) -> bool:
+    """Whether it has no more rows than so many, and narrow ones."""
+    return table.sizes[0] <= rows and table.sizes[1] < 128
 
 
 def _look_up_by_product(root: Node, make: Maker) -> Value:
@@ -373,11 +365,6 @@ def _look_up_by_product(root: Node, make: Maker) -> Value:
     return make.reshape(picked, root.result.sizes)
 
 
-def _lookup_pays(root: Node) -> bool:
-    rows, width = root.operands[0].sizes
-    return rows <= 128 and width < 128 and prod(root.result.sizes[:-1]) >= 4096
-
-
 SMALL_TABLE_GATHER = Rule(
     name="small-table-gather",
     phase="shape",
@@ -386,16 +373,11 @@ SMALL_TABLE_GATHER = Rule(
     change="jax.nn.one_hot(i, rows, dtype=t.dtype) @ t (in f32 with precision='highest')",
     source="the TPU compiler's estimate; the position biases of transformers' t5, DLRM's small tables",
     roots=("gather",),
-    find=lambda node: node if _is_of_rows(node, "collapsed", "offset_dims", node.result) else None,
-    pays=_lookup_pays,
+    find=lambda node: node if _is_of_rows(node) else None,
+    pays=lambda root: _is_small(root.operands[0], 128) and prod(root.result.sizes[:-1]) >= 4096,
     build=_look_up_by_product,
     finite=lambda root: [root.operands[0]],
 )
-
-
-def _table_gradient(node: Node) -> Node | None:
-    of_rows = _adds_to_zeros(node) and _is_of_rows(node, "inserted", "window_dims", node.operands[2])
-    return node if of_rows else None
 
 
 def _add_by_product(root: Node, make: Maker) -> Value:
@@ -408,8 +390,8 @@ def _add_by_product(root: Node, make: Maker) -> Value:
 
 
 def _gradient_pays(root: Node) -> bool:
-    (rows, width), count = root.result.sizes, prod(root.operands[2].sizes[:-1])
-    return rows <= 1024 and width < 128 and count >= 2048 and count * rows <= 1 << 25
+    count = prod(root.operands[2].sizes[:-1])
+    return _is_small(root.result, 1024) and count >= 2048 and count * root.result.sizes[0] <= 1 << 25
 
 
 SMALL_TABLE_GRADIENT = Rule(
@@ -421,7 +403,7 @@ SMALL_TABLE_GRADIENT = Rule(
     source="the TPU compiler's estimate: 1.43 for 38,809 rows of 12 into 732, 1.02 for 512 of 1,024 into 4,096; "
     "gradients of eqxvision's swin and transformers' beit and t5",
     roots=("scatter",),
-    find=_table_gradient,
+    find=lambda node: node if _adds_to_zeros(node) and _is_of_rows(node) else None,
     pays=_gradient_pays,
     build=_add_by_product,
     finite=lambda root: [root.operands[2]],
@@ -478,8 +460,3 @@ ONE_HOT_LOOKUP = Rule(
     finite=lambda found: (found.table,),
     exact=False,
 )
-
-RULES = (
-    TAKE_ALONG_MINOR, ONE_HOT_LOSS, SCATTER_ALONG_MINOR, GATHER_AT_FIXED_PLACES, SMALL_TABLE_GATHER,
-    SMALL_TABLE_GRADIENT, ONE_HOT_LOOKUP,
-)  # fmt: skip

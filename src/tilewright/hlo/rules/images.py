@@ -260,5 +260,3 @@ PIXEL_SHUFFLE = Rule(
     build=_interleave,
     finite=lambda found: [found.source],
 )
-
-RULES = (PATCHES, GROUPED_CONVOLUTION, PIXEL_SHUFFLE)

@@ -53,13 +53,9 @@ def behind(value: Value, *names: str) -> Value:
 
 def number_of(value: Value) -> float | None:
     """The number a value holds everywhere: a constant seen through broadcasts, reshapes and conversions."""
+    value = behind(value, *_KEEPS_A_NUMBER)
     node = value.operation
-    while node is not None and node.name in _KEEPS_A_NUMBER and node.operands:
-        value = node.operands[0]
-        node = value.operation
-    if node is None or node.name != "constant":
-        return None
-    text = node.attributes["literal"].element
+    text = node.attributes["literal"].element if node is not None and node.name == "constant" else None
     if text is None:
         return None
     if text in ("true", "false"):
@@ -325,12 +321,9 @@ def _computed(node: Node, known: dict[Value, Array | None], depth: int) -> Array
     result = node.result
     if not result.dtype.lstrip("us").startswith("i") or node.name not in _OPERATIONS:
         return None
-    operands = []
-    for operand in node.operands:
-        array = elements_of(operand, known, depth)
-        if array is None:
-            return None
-        operands.append(array)
+    operands = [elements_of(operand, known, depth) for operand in node.operands]
+    if any(each is None for each in operands):
+        return None
     array = _OPERATIONS[node.name](node, *operands)
     return None if array is None else np.asarray(array).astype(bool if result.dtype == "i1" else np.int64)
 

@@ -315,5 +315,3 @@ ROTARY_IN_HALVES = Rule(
     find=_rotated_pairs,
     build=None,
 )
-
-RULES = (INTERLEAVED_ROTARY, SPREAD_PAIRS, ROTARY_IN_HALVES)

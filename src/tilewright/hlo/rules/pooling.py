@@ -294,5 +294,3 @@ ONE_PASS_VARIANCE = Rule(
     pays=lambda x: prod(x.sizes) >= 1 << 20,
     build=None,
 )
-
-RULES = (AVERAGE_POOL, PADDED_MAX_POOL, WINDOW_SUM, ONE_PASS_VARIANCE)

@@ -229,5 +229,3 @@ REPEATED_SCALES = Rule(
     build=_repeat_by_product,
     finite=lambda found: [found.scales.source],
 )
-
-RULES = (PRODUCT_OF_CONCATENATION, CONVOLUTION_OF_CONCATENATION, REPEATED_SCALES)

@@ -156,9 +156,11 @@ class Context:
             return None
         try:
             layout = array_layout(shape)
-        except ParseError:
-            if not self._new_form(shape):
+        except ParseError:  # of few shapes in a dump it is what a newer compiler prints, and not damage
+            few = 8 * (len(self.unknown) + 1) <= sum(len(c.operations) for c in self.program.computations)
+            if not few or self.program.kind != "hlo":
                 raise
+            self.unknown.add(shape)
             return None
         if "?" in shape:
             self.unsized.add(shape)
@@ -168,13 +170,6 @@ class Context:
         self.tiled = self.tiled or bool(layout.tiles)
         self._layouts[shape] = layout
         return layout
-
-    def _new_form(self, shape: str) -> bool:
-        """Whether a shape that cannot be read is one of a few in a dump: what a newer compiler prints, not damage."""
-        few = 8 * (len(self.unknown) + 1) <= sum(len(c.operations) for c in self.program.computations)
-        if few and self.program.kind == "hlo":
-            self.unknown.add(shape)
-        return shape in self.unknown
 
     def layouts(self, shape: str) -> list[TensorLayout]:
         """Every array in a shape, those of a tuple one after the other."""

@@ -38,7 +38,7 @@ from tilewright.hlo.opcodes import (
 )
 from tilewright.hlo.program import Computation, Operation, Program, given_away
 from tilewright.hlo.semantics.context import Context
-from tilewright.layout import is_bitcast, predict
+from tilewright.layout import TensorLayout, is_bitcast, predict
 
 _PARTS = frozenset({"slice", "dynamic-slice", "pad", "concatenate"})
 _NOT_ALONE = FREE | {"reshape", "transpose", "slice", "reverse", "concatenate", "pad", "bitcast-convert"}
@@ -102,7 +102,8 @@ class Fusions:
         whole = Computation(computation.name, tuple(self.operations))
         self.by_name, self.readers = whole.named, whole.readers
         shapes = {op.shape for op in self.operations}
-        sizes, elements = {each: self.size(each) for each in shapes}, {each: self._elements(each) for each in shapes}
+        sizes = {each: self.size(each) for each in shapes}
+        elements = {each: sum(layout.num_elements for layout in self._arrays(each)) for each in shapes}
         self.bytes = {op.name: sizes[op.shape] for op in self.operations}
         self.elements = {op.name: elements[op.shape] for op in self.operations}
         self.kind = {op.name: plain_opcode(op.opcode) for op in self.operations}
@@ -151,34 +152,32 @@ class Fusions:
                 if lies := sorted(back) == [there[d] for d in back if d < len(there)]:
                     op = replace(op, operands=first.operands, operand_shapes=first.operand_shapes)
             elif kinds[op.name] == "reshape" and op.operand_shapes and (read or maker == "custom-call"):
-                with suppress(TilewrightError, OverflowError):
-                    before, after = self.context.layout(op.operand_shapes[0]), self.context.layout(op.shape)
-                    lies = before is not None and after is not None and is_bitcast(before, after)
+                lies = bool(ends := self._sides(op)) and is_bitcast(ends[0], ends[1])
             found.append(replace(op, opcode="bitcast") if lies else op)
         return found
 
+    def _arrays(self, *shapes: str) -> Sequence[TensorLayout]:
+        """The arrays of shapes as their target lays them out; none where it cannot."""
+        with suppress(TilewrightError, OverflowError):
+            return [layout for shape in shapes for layout in self.context.layouts(shape)]
+        return ()
+
+    def _sides(self, op: Operation) -> Sequence[TensorLayout]:
+        """The operand and the result of a reshape; none where they are not known, or have not the same elements."""
+        ends = self._arrays(*op.operand_shapes[:1], op.shape)
+        return ends if len(ends) == 2 and ends[0].num_elements == ends[1].num_elements else ()
+
     def size(self, shape: str) -> int:
         """Bytes of a shape as its target lays it out."""
-        with suppress(TilewrightError, OverflowError):
-            return sum(layout.size_bytes for layout in self.context.layouts(shape))
-        return 0
-
-    def _elements(self, shape: str) -> int:
-        with suppress(TilewrightError, OverflowError):
-            return sum(prod(layout.shape) for layout in self.context.layouts(shape))
-        return 0
+        return sum(layout.size_bytes for layout in self._arrays(shape))
 
     def _is_relaid(self, op: Operation) -> bool:
         """Whether a reshape puts dims together that lie apart: a kernel of its own, from memory to memory."""
-        if self.kind[op.name] != "reshape" or not op.operand_shapes:
+        if self.kind[op.name] != "reshape" or not (ends := self._sides(op)):
             return False
-        with suppress(TilewrightError, OverflowError):
-            before, after = self.context.layout(op.operand_shapes[0]), self.context.layout(op.shape)
-            if before is not None and after is not None:
-                dims = [sum(size > 1 for size in layout.shape) for layout in (before, after)]
-                unit = after.rank and after.shape[0] == 1  # the product's result then has the reshape's order
-                return dims[0] > dims[1] and not unit and not is_bitcast(before, after)
-        return False
+        dims = [sum(size > 1 for size in layout.shape) for layout in ends]
+        unit = ends[1].rank and ends[1].shape[0] == 1  # the product's result then has the reshape's order
+        return dims[0] > dims[1] and not unit and not is_bitcast(ends[0], ends[1])
 
     def _widens(self, name: str) -> bool:
         """Whether an operation only makes its operand's type a wider one."""
@@ -304,14 +303,8 @@ class Fusions:
                 apart = (cost > most and (name in dear or multiplied)) or len(sources) > _MANY
                 if len(heads[name]) > 1 and apart and not (self.kind[name] == "compare" and len(sources) == 1):
                     self.through.discard(name)
-            if name not in self.through:
-                made_of[name] = frozenset({name})
-            else:
-                made_of[name] = (
-                    frozenset()
-                    if self.kind[name] in FREE and not op.operands
-                    else _union([made_of.get(operand, frozenset({operand})) for operand in op.operands])
-                )
+            passed = [made_of.get(operand, frozenset({operand})) for operand in op.operands]
+            made_of[name] = _union(passed) if name in self.through else frozenset({name})
 
     def _let_heads_flow(self) -> None:
         """A product or reduction whose result only one chain wants writes the chain's end instead."""
@@ -328,7 +321,7 @@ class Fusions:
                 continue
             ends, keeps = self._ends(name)
             end = next(iter(ends)) if len(ends) == 1 and keeps else ""
-            if end and (end in self.relaid or self._widens(end)) and self._is_laid_apart(end):
+            if end and self._is_laid_apart(end):
                 continue
             fused = self.kind[end] in FLOWS and end not in self.relaid if end else False
             fused = fused or (end != "" and self.kind[name] in PRODUCTS and self._ends_product(end, name))
@@ -506,23 +499,18 @@ class Fusions:
         op = self.by_name[name]
         if self.kind[name] not in DOTS or not self.side or len(op.operands) != 2:
             return False
-        with suppress(TilewrightError, OverflowError):
-            layout = self.context.layout(op.shape)
-            if layout is not None and layout.rank == 3 and layout.shape[0] > 1:
+        for layout in self._arrays(op.shape):
+            if layout.rank == 3 and layout.shape[0] > 1:
                 # One row or column a batch is the vector unit's product, which comes out as results lie.
                 return layout.minor_to_major[-1] == 2 and min(layout.shape[1:]) > 1
-            if layout is not None and layout.rank == 2 and self.wide_units and self._is_flipped(op):
+            if layout.rank == 2 and self.wide_units and self._is_flipped(op):
                 return layout.shape[1] > layout.shape[0] and layout.shape[0] % self.side == 0
         return False
 
     def _odd(self, shape: str) -> bool:
         """Whether an argument or result of the program lies in another order than rows last, with less padding."""
-        with suppress(TilewrightError, OverflowError):
-            layouts = self.context.layouts(shape)
-            return len(layouts) == 1 and tuple(
-                predict("tpu", layouts[0].shape, layouts[0].dtype, boundary=True).minor_to_major
-            ) != tuple(reversed(range(layouts[0].rank)))
-        return False
+        orders = [predict("tpu", a.shape, a.dtype, boundary=True).minor_to_major for a in self._arrays(shape)]
+        return len(orders) == 1 and tuple(orders[0]) != tuple(reversed(range(len(orders[0]))))
 
 
 def _is_bf16(shape: str) -> bool:

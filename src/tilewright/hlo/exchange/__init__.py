@@ -1,1 +1,0 @@
-"""A report in the formats of other tools."""
