@@ -312,7 +312,7 @@ def windows_of(
 def _products(node: Node, x: list[Array]) -> Array:
     own, (a, b) = node.attributes, x
     if node.name == "dot_general":
-        return _product(*_sides(node, a, b)).reshape(node.result.sizes)
+        return _product(*node.sides(a, b)).reshape(node.result.sizes)
     (image, kernel, out), groups = own["numbers"], own["groups"]
     rank = len(image) - 2
     order = [[n.index(c) for c in (first, *map(str, range(rank)), last)] for n, first, last in (
@@ -337,20 +337,9 @@ def _products(node: Node, x: list[Array]) -> Array:
     return np.concatenate(made, -1).transpose(np.argsort(order[2]))
 
 
-def _sides(node: Node, *operands: Array) -> list[Array]:
-    """Both operands of a ``dot_general`` as [batches, own dims, summed dims]."""
-    own, sides = node.attributes, []
-    for array, batch, deep in zip(operands, ("lhs_batch", "rhs_batch"), ("lhs_contract", "rhs_contract"), strict=True):
-        free = [d for d in range(array.ndim) if d not in (*own[batch], *own[deep])]
-        turned = array.transpose(*own[batch], *free, *own[deep])
-        count = prod(array.shape[d] for d in own[batch])
-        sides.append(turned.reshape(count, prod(array.shape[d] for d in free), -1))
-    return sides
-
-
 def exact_product(node: Node, a: Array, b: Array) -> Array:
     """A ``dot_general`` of floats in float64, rounded once."""
-    one, other = _sides(node, _wide(a), _wide(b))
+    one, other = node.sides(_wide(a), _wide(b))
     made = (one @ other.transpose(0, 2, 1)).reshape(node.result.sizes)
     return made.astype(array_dtype(node.result))
 

@@ -117,18 +117,10 @@ def _alive(block: Block) -> list[Node]:
 
 def operations(node: Node) -> int:
     """Arithmetic operations of a node: one for each element made or summed, two for a multiply-add."""
-    own = node.attributes
     if node.name in MOVING:
         return 0
-    if node.name == "dot_general":
-        depth: int = prod(node.operands[0].sizes[d] for d in own["lhs_contract"])
-        return 2 * depth * prod(node.result.sizes)
-    if node.name == "convolution":
-        outs: int = node.operands[1].sizes[own["numbers"][1].index("o")]
-        return 2 * prod(node.operands[1].sizes) // outs * prod(node.result.sizes)
-    if node.name == "reduce_window":
-        window: tuple[int, ...] = own["window"]
-        return prod(window) * prod(node.result.sizes)
+    if node.name in ("dot_general", "convolution", "reduce_window"):
+        return (1 if node.name == "reduce_window" else 2) * node.terms * prod(node.result.sizes)
     return max((prod(v.sizes) for v in (*node.results, *node.operands[:1]) if v.shape is not None), default=0)
 
 
