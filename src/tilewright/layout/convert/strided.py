@@ -40,9 +40,6 @@ class ConvertedLayout(IndexMap):
     def __str__(self) -> str:
         return f"{self.dtype}[{','.join(map(str, self.shape))}] as {self.source}"
 
-    def __repr__(self) -> str:
-        return f"<{self}>"
-
 
 def natural_sizes(shape: Sequence[int]) -> tuple[int, ...]:
     """The sizes as Python integers; a :class:`UsageError` where one is negative or beyond 64 bits."""
