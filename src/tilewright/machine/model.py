@@ -16,7 +16,6 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -31,7 +30,7 @@ import numpy as np
 
 from tilewright import embed
 from tilewright.errors import TilewrightError, UsageError
-from tilewright.hlo import Program, from_python, load, names_python, sample_arrays
+from tilewright.hlo import Program, from_python, load, names_python, python_module, sample_arrays
 from tilewright.machine.results import Change
 
 EXPECTED = ("features", "init", "loss", "optimizer")
@@ -62,22 +61,6 @@ class Model:
         return embed.EmbedConfig(hashed.features, target, chips, batch, columns, hashed=hashed)
 
 
-def _import(path: Path) -> ModuleType:
-    if not path.is_file():
-        raise UsageError("no such model file", where=str(path), how="give a Python file such as examples/dlrm.py")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise UsageError("not a Python file", where=str(path))
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except TilewrightError:
-        raise
-    except Exception as error:  # whatever the user's file does wrong is the user's to mend
-        raise UsageError(f"the model file fails: {type(error).__name__}: {error}", where=str(path)) from error
-    return module
-
-
 def load_model(source: str | Path | ModuleType | Model, *, tables_elsewhere: bool = False) -> Model:
     """The model in a file, a module or already a :class:`Model`; :class:`UsageError` names what is missing.
 
@@ -85,7 +68,9 @@ def load_model(source: str | Path | ModuleType | Model, *, tables_elsewhere: boo
     """
     if isinstance(source, Model):
         return source
-    module = source if isinstance(source, ModuleType) else _import(Path(source))
+    if not isinstance(source, ModuleType) and not Path(source).is_file():
+        raise UsageError("no such model file", where=str(source), how="give a Python file such as examples/dlrm.py")
+    module = source if isinstance(source, ModuleType) else python_module(str(source))
     where = str(source) if not isinstance(source, ModuleType) else source.__name__
     given = {name: getattr(module, name, None) for name in EXPECTED}
     if tables_elsewhere and given["features"] is None:

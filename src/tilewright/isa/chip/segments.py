@@ -10,7 +10,7 @@ The map is the layout package's; the page table is machine state, applied after 
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import pairwise, product
@@ -187,6 +187,12 @@ class Storage:
     def home_of(self, page: int) -> int:
         """The page's first byte in device memory."""
         return self.home + page * self.page_bytes
+
+    def map_pages(self, pages: Iterable[int] | None = None) -> None:
+        """Make entries for the pages (all) that have none: loaded, where they stand in device memory."""
+        for page in range(self.map.num_pages) if pages is None else pages:
+            if self.table.state[page] == ABSENT:
+                self.table.create(page, self.home_of(page), LOADED, in_l2=False)
 
     def bytes_along(self, dim: int) -> Array:
         """What every coordinate along a dim (0: d1) adds to an element's byte in its storage."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from tilewright.errors import UsageError
 from tilewright.isa.chip.segments import Segment, checked_tensor
-from tilewright.isa.chip.state import Pe, map_page, new_chip, runs_of
+from tilewright.isa.chip.state import Pe, new_chip, runs_of
 from tilewright.isa.execute.operands import number, numpy_type, offset_registers, threads_on
 from tilewright.isa.execute.run import HANDLERS
 from tilewright.isa.execute.tensor import Roles, assign_roles, product_window, source_registers
@@ -137,8 +137,7 @@ def stage(
         array = checked_tensor("B", segment)
         shape, element = array.shape, array.dtype
     storage = chip.add("B", np.broadcast_to(np.zeros((), element), shape))
-    for page in range(storage.map.num_pages):
-        map_page(chip, storage, page)
+    storage.map_pages()
     pe = chip.pes[0]
     pe.columns, pe.rows, pe.uniform[address.segment] = columns, rows, pe.names["B"]
     if instruction.guard is not None:
