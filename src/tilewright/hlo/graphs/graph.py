@@ -163,7 +163,7 @@ class Node:
             return prod(self.operands[0].sizes[dim] for dim in own["lhs_contract"])
         if self.name == "convolution":
             weights = self.operands[1].sizes
-            return prod(weights) // max(1, weights[own["numbers"][1].index("o")])
+            return prod(weights) // max(1, int(weights[own["numbers"][1].index("o")]))
         return prod(own["window"]) if self.name == "reduce_window" else 1
 
     def sides(self, *operands: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:

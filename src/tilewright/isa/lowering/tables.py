@@ -285,11 +285,10 @@ class Lowering:
     names: dict[str, int] = field(default_factory=dict)
     on_host: set[Value] = field(default_factory=set)
 
-    def strides(self, table: str) -> tuple[int, ...]:
+    def strides(self, table: Table) -> tuple[int, ...]:
         """Elements from one coordinate to the next, per dim: rows are padded to whole lines."""
-        entry = self.tables[table]
-        line = max(1, self.config.line_bytes // BYTES[entry.dtype])
-        padded = [*entry.shape[1:-1], -(-entry.shape[-1] // line) * line] if len(entry.shape) > 1 else []
+        line = max(1, self.config.line_bytes // BYTES[table.dtype])
+        padded = [*table.shape[1:-1], -(-table.shape[-1] // line) * line] if len(table.shape) > 1 else []
         return (*list(accumulate(reversed(padded), lambda x, y: x * y))[::-1], 1)
 
     def name(self, kind: str) -> str:
@@ -323,20 +322,12 @@ class Lowering:
     def existing_table(self, value: Value, groups: Groups) -> str | None:
         """The table (or a view) that has the value in this shape already; None where there is none."""
         shape = folded(value.sizes, groups)
-        dtype = machine_type(value)
+        wanted = self.strides(Table("", shape, str(machine_type(value))))
         for source in self.sources(value):
             table = self.tables[source.table]
-            wanted = Table("", shape, str(dtype))
-            probe = replace(self, tables={"": wanted})
-            order = [d for group in groups for d in group]
-            first, has = source.addresses(self.strides(source.table))
-            target = Source.of("", value.sizes, groups).addresses(probe.strides(""))[1]
-            atoms = [a for d in order for a in source.dims[d]]
-            want: dict[int, int] = {}
-            for d in order:
-                step = target[d]
-                for atom in reversed(source.dims[d]):
-                    want[atom], step = step, step * source.sizes[atom]
+            first, has = source.addresses(self.strides(table))
+            _, want = source.folded(groups).addresses(wanted)
+            atoms = [a for group in groups for d in group for a in source.dims[d]]
             if first or any(has[a] != want[a] for a in atoms if source.sizes[a] > 1):
                 continue
             whole = prod(source.sizes[a] for a in atoms) == prod(table.shape)
@@ -400,16 +391,13 @@ class Lowering:
     ) -> None:
         """Elements of ``source`` into ``table``, whose dims fold the value's so; from ``origin``, ``gaps`` apart."""
         atoms = [a for group in groups for d in group for a in source.dims[d]]
-        writes = []
-        for i, group in enumerate(groups):
-            steps, step = [0] * len(atoms), gaps[i] if gaps else 1
-            for a in reversed([a for d in group for a in source.dims[d]]):
-                steps[atoms.index(a)], step = step, step * source.sizes[a]
-            writes.append(Coordinate(origin[i] if origin else 0, tuple(steps)))
-        reads = [Coordinate(c.first, tuple(c.steps[a] for a in atoms)) for c in reversed(source.coordinates)]
+        reads, writes = (
+            [Coordinate(c.first, tuple(c.steps[a] for a in atoms)) for c in reversed(each.coordinates)]
+            for each in (source, source.folded(groups, origin, gaps))
+        )
         if max(len(reads), len(writes)) > _MOST_DIMS:
             raise UnsupportedError(f"a copy over {max(len(reads), len(writes))} dims")
-        made = merged([source.sizes[a] for a in atoms], reads, writes[::-1])
+        made = merged([source.sizes[a] for a in atoms], reads, writes)
         plan = CopyPlan(*made, BYTES[self.tables[table].dtype], self.config)
         jobs = self.jobs(plan.count, lambda runs: copy_program(replace(plan, runs=runs)), A=source.table, C=table)
         copied = None if origin else (source, table, groups)
