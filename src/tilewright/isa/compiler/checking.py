@@ -69,11 +69,10 @@ def _check_copy(execution: Execution, step: Step) -> None:
     before = [p.table for p in execution.lowering.places.get(root, []) if p.table != table]
     if not before:
         return
-    want = folded_array(execution.value(value), groups) if value is not root else None
-    if want is None:
-        want = folded_array(execution.in_table(root, execution.lowering.places[root][0].table), groups)
-    if have.tobytes() != want.view(have.dtype).tobytes():
-        where = np.argwhere(have != want.view(have.dtype))
+    stood = execution.in_table(root, execution.lowering.places[root][0].table)
+    want = folded_array(stood if value is root else execution.value(value), groups).view(have.dtype)
+    if have.tobytes() != want.tobytes():
+        where = np.argwhere(have != want)
         raise CheckFailed(f"layer {step.name} (copy of {source.table}): wrong from {where[0].tolist()} of {table} on")
 
 

@@ -93,15 +93,6 @@ class CopyPlan:
         return prod(self.sizes[:-1]) * -(-self.sizes[-1] // self.walk[0])
 
 
-def merged(
-    sizes: Sequence[int], reads: Sequence[Coordinate], writes: Sequence[Coordinate]
-) -> tuple[tuple[int, ...], tuple[Coordinate, ...], tuple[Coordinate, ...]]:
-    """The same with neighbouring atoms made one where every coordinate walks through both evenly; none of size 1."""
-    source, kept = Source("", tuple(sizes), (tuple(range(len(sizes))),), (*reads, *writes)).merged()
-    made = [Coordinate(c.first, tuple(c.steps[a] for a in kept) or (0,)) for c in source.coordinates]
-    return tuple(source.sizes[a] for a in kept) or (1,), tuple(made[: len(reads)]), tuple(made[len(reads) :])
-
-
 @lru_cache(maxsize=512)
 def copy_program(plan: CopyPlan) -> MachineProgram:
     """Every thread takes runs of the fastest atom, finds their places in ``$A`` and in ``$C``, loads and stores them.
@@ -390,15 +381,15 @@ class Lowering:
         gaps: Sequence[int] = (),
     ) -> None:
         """Elements of ``source`` into ``table``, whose dims fold the value's so; from ``origin``, ``gaps`` apart."""
-        atoms = [a for group in groups for d in group for a in source.dims[d]]
-        reads, writes = (
-            [Coordinate(c.first, tuple(c.steps[a] for a in atoms)) for c in reversed(each.coordinates)]
-            for each in (source, source.folded(groups, origin, gaps))
-        )
+        coordinates = *source.coordinates[::-1], *source.folded(groups, origin, gaps).coordinates[::-1]
+        atoms = tuple(a for group in groups for d in group for a in source.dims[d])
+        both, kept = replace(source, dims=(atoms,), coordinates=coordinates).merged()
+        made = [Coordinate(c.first, tuple(c.steps[a] for a in kept) or (0,)) for c in both.coordinates]
+        reads, writes = made[: len(source.coordinates)], made[len(source.coordinates) :]
         if max(len(reads), len(writes)) > _MOST_DIMS:
             raise UnsupportedError(f"a copy over {max(len(reads), len(writes))} dims")
-        made = merged([source.sizes[a] for a in atoms], reads, writes)
-        plan = CopyPlan(*made, BYTES[self.tables[table].dtype], self.config)
+        sizes = tuple(both.sizes[a] for a in kept) or (1,)
+        plan = CopyPlan(sizes, tuple(reads), tuple(writes), BYTES[self.tables[table].dtype], self.config)
         jobs = self.jobs(plan.count, lambda runs: copy_program(replace(plan, runs=runs)), A=source.table, C=table)
         copied = None if origin else (source, table, groups)
         self.steps.append(Step(name, "copy", jobs=jobs, reads=(source.table,), writes=(table,), copied=copied))
