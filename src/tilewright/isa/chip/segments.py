@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, reduce
 from itertools import pairwise, product
 from typing import Any
 
@@ -201,14 +201,9 @@ class Storage:
 
     def line_numbers(self, *along: Array) -> Array:
         """The line of every element at the coordinates ``along`` each dim (numpy order), counted through all pages."""
-        last = len(along) - 1
-        pages, offsets = np.zeros((2,) + (1,) * len(along), np.int64)
-        for d, at in enumerate(along):
-            where = int(self.starts[last - d]) + at  # these tables begin with d1, the last dim
-            shape = (-1,) + (1,) * (last - d)
-            pages = pages + self.pages_of[where].reshape(shape)
-            offsets = offsets + self.offsets_of[where].reshape(shape)
-        return np.asarray((pages * self.map.page_elements + offsets) // self.map.line_elements)
+        added = (self.bytes_along(d)[at] for d, at in enumerate(along[::-1]))  # d1 is the last of them
+        every: Array = reduce(lambda fast, slow: np.add.outer(slow, fast), added)
+        return every // (self.map.line_elements * self.element_bytes)
 
     def fill(self, store: Array, array: Array) -> None:
         """Put the tensor's elements where they stand in device memory."""

@@ -93,7 +93,7 @@ def transfer_record(
     values |= {"line_shift": (segment.map.line_elements * e).bit_length() - 1, "registers": first}
     values |= {"pitch": pe.file.strides[0], "store": pe.chip.store}
     values |= {"in_l2": table.in_l2, "memory": pe.clock.port.links, "page_bytes": storage.page_bytes}
-    return Record(records.TRANSFER, dict.fromkeys(records.TRANSFER.names, 0) | values)
+    return Record(records.TRANSFER, values)
 
 
 def _cost(

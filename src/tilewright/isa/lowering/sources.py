@@ -58,7 +58,7 @@ class Source:
         return tuple(prod(self.sizes[a] for a in atoms) for atoms in self.dims)
 
     def folded(self, groups: Groups, origin: Sequence[int] = (), gaps: Sequence[int] = ()) -> Source:
-        """The value in a table whose dims fold its own so: its first element at ``origin``, the others ``gaps`` apart."""
+        """In a table whose dims fold the value's so: its first element at ``origin``, the others ``gaps`` apart."""
         coordinates = []
         for i, group in enumerate(groups):
             steps, step = [0] * len(self.sizes), gaps[i] if gaps else 1

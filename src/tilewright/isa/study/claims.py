@@ -200,7 +200,7 @@ def column_walk_misses(
         at = np.stack([np.arange(256), np.full(256, begin)], axis=1)
         reach = reach_elements(segment, at, np.full(256, depth), depth, 1)
         for columns in np.arange(256).reshape(-1, 1 if foreign else 256):
-            fill = Record(records.FILL, {"k": 0, "rounds": 0, "columns": len(columns), "steps": len(columns)})
+            fill = Record(records.FILL, {"columns": len(columns), "steps": len(columns)})
             walk_columns(pe, segment, at, reach, 1, columns, row, mm | {"fill": fill, "step_of": columns})
             if foreign:
                 lru_touch(pe.l1.cells, others.home // 64 + int(columns[0]), retention != "evict")
