@@ -339,7 +339,7 @@ def _products(node: Node, x: list[Array]) -> Array:
 def exact_product(node: Node, a: Array, b: Array) -> Array:
     """A ``dot_general`` of floats in float64, rounded once."""
     one, other = node.sides(_wide(a), _wide(b))
-    made = (one @ other.transpose(0, 2, 1)).reshape(node.result.sizes)
+    made: Array = (one @ other.transpose(0, 2, 1)).reshape(node.result.sizes)
     return made.astype(array_dtype(node.result))
 
 
