@@ -166,12 +166,19 @@ class Node:
             return prod(weights) // max(1, int(weights[own["numbers"][1].index("o")]))
         return prod(own["window"]) if self.name == "reduce_window" else 1
 
+    @property
+    def side_dims(self) -> Sequence[tuple[tuple[int, ...], ...]]:
+        """Of each operand of a dot_general: its batch dims, those that stand in the result alone, those summed over."""
+        own, sides = self.attributes, []
+        for operand, name in zip(self.operands, ("lhs", "rhs"), strict=True):
+            batch, deep = own[f"{name}_batch"], own[f"{name}_contract"]
+            sides.append((batch, tuple(d for d in range(len(operand.sizes)) if d not in (*batch, *deep)), deep))
+        return sides
+
     def sides(self, *operands: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
         """Both operands of a dot_general as [batches, own dims, summed dims]."""
-        own, sides = self.attributes, []
-        for array, name in zip(operands, ("lhs", "rhs"), strict=True):
-            batch, deep = own[f"{name}_batch"], own[f"{name}_contract"]
-            groups = batch, [d for d in range(array.ndim) if d not in (*batch, *deep)], deep
+        sides = []
+        for array, groups in zip(operands, self.side_dims, strict=True):
             turned = array.transpose([d for group in groups for d in group])
             sides.append(turned.reshape([prod(array.shape[d] for d in group) for group in groups]))
         return sides
