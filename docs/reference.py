@@ -44,6 +44,7 @@ SEE = {
     "hlo.diff_reports": "report report.md",
     "hlo.list_rules": "catalogue rules.md",
     "hlo.names_python": "load loading.md",
+    "hlo.python_module": "from_python loading.md",
     "trace.XEvent": "read_profile",
     "trace.XPlane": "read_profile",
     "embed.CATEGORICAL": "read_criteo embedding_plan.md",

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tilewright.hlo.proving.tpu import TpuComparison, compare_on_tpu, compile_for_tpu
     from tilewright.hlo.proving.verify import Verification, operations_of, sample_arrays, verify
     from tilewright.hlo.reading.loading import dumped_modules, load
-    from tilewright.hlo.reading.python_source import from_jax, from_python, functions_in, names_python
+    from tilewright.hlo.reading.python_source import from_jax, from_python, functions_in, names_python, python_module
     from tilewright.hlo.reading.sharded import sharded
     from tilewright.hlo.reporting.buffers import Lifetimes, lifetimes
     from tilewright.hlo.reporting.movement import MovementReport, report

@@ -7,6 +7,8 @@ is straight code.
 
 from __future__ import annotations
 
+import functools
+import inspect
 from typing import Any
 
 import numba
@@ -19,6 +21,41 @@ carray: Any = numba.carray  # type: ignore[attr-defined]
 intrinsic: Any = extending.intrinsic  # it changes signatures (the first parameter goes), which types cannot say
 I32, I64, F32 = ir.IntType(32), ir.IntType(64), ir.FloatType()
 ADDRESS = types.int64
+
+
+Word = Any
+Element = Any
+Literal = Any
+"""What :func:`emitted` lets the arguments of an intrinsic be."""
+
+
+def emitted(build: Any) -> Any:
+    """A numba intrinsic of the function that builds its code, from annotations that say what its arguments are.
+
+    ``Word``: a number of 64 bits, such as an address, of which it gets the value; ``Literal``: a number that is known,
+    which it gets; ``Element``: a number whose type has as many bytes as it gets. It gives a ``Word``, or None.
+    """
+    (_, *names), kinds = inspect.signature(build).parameters, build.__annotations__
+
+    def typed(typing: Any, *given: Any) -> Any:
+        known: list[Any] = [None] * len(given)
+        for k, (name, kind) in enumerate(zip(names, given, strict=True)):
+            if kinds[name] != "Word":
+                known[k] = kind.literal_value if kinds[name] == "Literal" else kind.bitwidth // 8
+
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            own = (arg if number is None else number for arg, number in zip(args, known, strict=True))
+            made = build(builder, *own)
+            return context.get_dummy_value() if made is None else made
+
+        result = types.none if kinds["return"] == "None" else types.int64
+        own = (ADDRESS if kinds[name] == "Word" else kind for name, kind in zip(names, given, strict=True))
+        return result(*own), generate
+
+    plain = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    wrapped: Any = functools.wraps(build)(typed)
+    wrapped.__signature__ = inspect.Signature([inspect.Parameter(name, plain) for name in ("typing", *names)])
+    return intrinsic(prefer_literal="Literal" in kinds.values())(wrapped)
 
 
 def vector(count: int, size: int) -> Any:
@@ -49,43 +86,28 @@ def spread(builder: Any, value: Any, lanes: int) -> Any:
     return shuffle(builder, first, undefined, [0] * lanes)
 
 
-@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
-def copy_vector(typing: Any, target: Any, source: Any, width: Any) -> Any:
-    """``width`` bytes (a literal) from address ``source`` to address ``target``."""
-    kind = vector(width.literal_value, 1)
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        builder.store(load(builder, args[1], 0, kind), at(builder, args[0], 0, kind), align=1)
-        return context.get_dummy_value()
-
-    return types.none(ADDRESS, ADDRESS, width), generate
+@emitted
+def copy_vector(builder: Any, target: Word, source: Word, width: Literal) -> None:
+    """``width`` bytes from address ``source`` to address ``target``."""
+    kind = vector(width, 1)
+    builder.store(load(builder, source, 0, kind), at(builder, target, 0, kind), align=1)
 
 
-@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
-def prefetch_line(typing: Any, address: Any, level: Any) -> Any:
+@emitted
+def prefetch_line(builder: Any, address: Word, level: Literal) -> None:
     """Fetch the line at ``address`` into the cache of ``level`` 1 or 2, or, 0, for writing; any address will do."""
-    for_write, near = int(level.literal_value == 0), 2 if level.literal_value == 2 else 3
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        byte = ir.PointerType(ir.IntType(8))
-        kind = ir.FunctionType(ir.VoidType(), [byte, I32, I32, I32])
-        call = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
-        how = (ir.Constant(I32, n) for n in (for_write, near, 1))
-        builder.call(call, [at(builder, args[0], 0, ir.IntType(8)), *how])
-        return context.get_dummy_value()
-
-    return types.none(ADDRESS, level), generate
+    byte = ir.PointerType(ir.IntType(8))
+    kind = ir.FunctionType(ir.VoidType(), [byte, I32, I32, I32])
+    call = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
+    how = (ir.Constant(I32, n) for n in (int(level == 0), 2 if level == 2 else 3, 1))
+    builder.call(call, [at(builder, address, 0, ir.IntType(8)), *how])
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def load_word(typing: Any, address: Any, place: Any) -> Any:
+@emitted
+def load_word(builder: Any, address: Word, place: Word) -> Word:
     """Word ``place`` of the int64 table at ``address``."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        word = builder.add(args[0], builder.mul(args[1], ir.Constant(I64, 8)))
-        return builder.load(at(builder, word, 0, I64))
-
-    return types.int64(ADDRESS, types.int64), generate
+    word = builder.add(address, builder.mul(place, ir.Constant(I64, 8)))
+    return builder.load(at(builder, word, 0, I64))
 
 
 def _pointer(kind: Any) -> Any:

@@ -15,7 +15,7 @@ import numpy as np
 from llvmlite import ir
 
 from tilewright.kernels.declare import Callback, inner
-from tilewright.kernels.vectors import I64, carray, intrinsic, load_word, to_longs, types
+from tilewright.kernels.vectors import I64, Word, carray, emitted, load_word, to_longs, types
 
 FRAME = "int64(int64)"
 """The signature of handlers: an address -> 0."""
@@ -115,26 +115,18 @@ def shared(what: Any, handler: Any, parts: Any) -> Any:
     return 0
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def call_address(typing: Any, function: Any, argument: Any) -> Any:
+@emitted
+def call_address(builder: Any, function: Word, argument: Word) -> Word:
     """What the C function of one word at an address answers."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.call(builder.inttoptr(args[0], ir.PointerType(ir.FunctionType(I64, [I64]))), [args[1]])
-
-    return types.int64(types.int64, types.int64), generate
+    return builder.call(builder.inttoptr(function, ir.PointerType(ir.FunctionType(I64, [I64]))), [argument])
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def own_address(typing: Any) -> Any:
+@emitted
+def own_address(builder: Any) -> Word:
     """The address of the handler that asks. It is code of the same file, so nothing can come between the two."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        name = f"cfunc.{builder.function.name}"  # numba's name for what C calls
-        known = builder.module.globals.get(name)
-        return builder.ptrtoint(known or ir.Function(builder.module, ir.FunctionType(I64, [I64]), name), I64)
-
-    return types.int64(), generate
+    name = f"cfunc.{builder.function.name}"  # numba's name for what C calls
+    known = builder.module.globals.get(name)
+    return builder.ptrtoint(known or ir.Function(builder.module, ir.FunctionType(I64, [I64]), name), I64)
 
 
 _registered: set[str] = set()

@@ -16,11 +16,10 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -31,7 +30,7 @@ import numpy as np
 
 from tilewright import embed
 from tilewright.errors import TilewrightError, UsageError
-from tilewright.hlo import Program, from_python, load, names_python, sample_arrays
+from tilewright.hlo import Program, from_python, load, names_python, python_module, sample_arrays
 from tilewright.machine.results import Change
 
 EXPECTED = ("features", "init", "loss", "optimizer")
@@ -62,22 +61,6 @@ class Model:
         return embed.EmbedConfig(hashed.features, target, chips, batch, columns, hashed=hashed)
 
 
-def _import(path: Path) -> ModuleType:
-    if not path.is_file():
-        raise UsageError("no such model file", where=str(path), how="give a Python file such as examples/dlrm.py")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise UsageError("not a Python file", where=str(path))
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except TilewrightError:
-        raise
-    except Exception as error:  # whatever the user's file does wrong is the user's to mend
-        raise UsageError(f"the model file fails: {type(error).__name__}: {error}", where=str(path)) from error
-    return module
-
-
 def load_model(source: str | Path | ModuleType | Model, *, tables_elsewhere: bool = False) -> Model:
     """The model in a file, a module or already a :class:`Model`; :class:`UsageError` names what is missing.
 
@@ -85,7 +68,9 @@ def load_model(source: str | Path | ModuleType | Model, *, tables_elsewhere: boo
     """
     if isinstance(source, Model):
         return source
-    module = source if isinstance(source, ModuleType) else _import(Path(source))
+    if not isinstance(source, ModuleType) and not Path(source).is_file():
+        raise UsageError("no such model file", where=str(source), how="give a Python file such as examples/dlrm.py")
+    module = source if isinstance(source, ModuleType) else python_module(str(source))
     where = str(source) if not isinstance(source, ModuleType) else source.__name__
     given = {name: getattr(module, name, None) for name in EXPECTED}
     if tables_elsewhere and given["features"] is None:
@@ -256,7 +241,12 @@ class Subject:
             part = batch >> halved
             if not part or part << halved != batch:
                 return
-            program = self._traced(partial(_with_batch, batch=batch, part=part))
+
+            def less(leaf: Any, data: bool, part: int = part) -> Any:
+                of_batch = data and np.ndim(leaf) and leaf.shape[0] == batch
+                return _struct((part, *leaf.shape[1:]), leaf.dtype) if of_batch else leaf
+
+            program = self._traced(less)
             if program is None:
                 return
             yield f"a batch of {part} instead of {batch} ({1 << halved} runs)", 1 << halved, program
@@ -264,7 +254,8 @@ class Subject:
     def types(self) -> Iterator[tuple[str, int, Program]]:
         """The same with bfloat16 for float32, where there is any."""
         if self.example is not None and any(_float32(leaf) for leaf in jax.tree.leaves(self.example)):
-            program = self._traced(lambda leaf, data: _narrowed(leaf))
+            half = jax.numpy.bfloat16
+            program = self._traced(lambda leaf, data: _struct(leaf.shape, half) if _float32(leaf) else leaf)
             if program is not None:
                 yield "bfloat16 instead of float32", 1, program
 
@@ -284,8 +275,12 @@ class Subject:
     def _traced(self, change: Callable[[Any, bool], Any]) -> Program | None:
         if self.example is None or self.retrace is None:
             return None
+        args, kwargs = self.example
+        alone = len(args) + len(kwargs) == 1
         try:
-            return self.retrace(*_changed(self.example, change))
+            changed = [jax.tree.map(lambda x, k=k: change(x, alone or k > 0), each) for k, each in enumerate(args)]
+            named = {name: jax.tree.map(lambda x: change(x, True), each) for name, each in kwargs.items()}
+            return self.retrace(tuple(changed), named)
         except (TilewrightError, TypeError, ValueError):
             return None
 
@@ -334,22 +329,5 @@ def batch_of(example: Arguments) -> int:
     return int(sizes[0]) if sizes else 0
 
 
-def _changed(example: Arguments, change: Callable[[Any, bool], Any]) -> Arguments:
-    args, kwargs = example
-    alone = len(args) + len(kwargs) == 1
-    changed = [jax.tree.map(lambda leaf, k=k: change(leaf, alone or k > 0), each) for k, each in enumerate(args)]
-    return tuple(changed), {name: jax.tree.map(lambda leaf: change(leaf, True), v) for name, v in kwargs.items()}
-
-
-def _with_batch(leaf: Any, data: bool, batch: int, part: int) -> Any:
-    if data and np.ndim(leaf) and leaf.shape[0] == batch:
-        return _struct((part, *leaf.shape[1:]), leaf.dtype)
-    return leaf
-
-
 def _float32(leaf: Any) -> bool:
     return getattr(leaf, "dtype", None) == np.float32 and bool(getattr(leaf, "ndim", 0))
-
-
-def _narrowed(leaf: Any) -> Any:
-    return _struct(leaf.shape, jax.numpy.bfloat16) if _float32(leaf) else leaf

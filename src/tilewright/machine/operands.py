@@ -216,24 +216,20 @@ class _Product(_Dims):
     node: Node
 
     def __init__(self, node: Node) -> None:
-        own = node.attributes
         self.node = node
-        a, b = (operand.sizes for operand in node.operands)
-        self.batch = prod(a[d] for d in own["lhs_batch"])
-        self.k = prod(a[d] for d in own["lhs_contract"])
-        self.m, self.n = prod(a) // (self.batch * self.k), prod(b) // (self.batch * self.k)
+        (a, b), (left, right) = (operand.sizes for operand in node.operands), node.side_dims
+        self.batch, self.m, self.k = (prod(a[d] for d in dims) for dims in left)
+        self.n = prod(b[d] for d in right[1])
         cut = (Axis("batch", self.batch), Axis("rows", self.m), Axis("columns", self.n))
         self.axes = tuple(axis for axis in cut if axis.size > 1)
 
     def is_transposed(self, value: Value) -> bool:
         """Batch, rows and depth, or batch, depth and columns, is the order wanted."""
-        own = self.node.attributes
-        left, rank = value is self.node.operands[0], len(value.sizes)
-        if not left and value is not self.node.operands[1]:
+        if not self.is_operand(value):
             return False
-        batch, depth = (own[f"{'lhs' if left else 'rhs'}_{which}"] for which in ("batch", "contract"))
-        free = tuple(d for d in range(rank) if d not in (*batch, *depth))
-        return (*batch, *((*free, *depth) if left else (*depth, *free))) != tuple(range(rank))
+        left = value is self.node.operands[0]
+        batch, free, depth = self.node.side_dims[0 if left else 1]
+        return (*batch, *((*free, *depth) if left else (*depth, *free))) != tuple(range(len(value.sizes)))
 
     def place(self, value: Value, memory: LaneMemory) -> _Stored:
         whole, size = {"batch": self.batch, "rows": self.m, "columns": self.n}, prod(value.sizes)

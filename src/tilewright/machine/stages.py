@@ -327,7 +327,7 @@ def _left_out(nodes: Iterable[Node], why: str = "", times: int = 1) -> Iterator[
     """
     for node in nodes:
         if node.name in _PRODUCTS and (reason := why or _refusal(node)):
-            yield LeftOut(_name(node), reason, times * _macs(node))
+            yield LeftOut(_name(node), reason, times * node.terms * prod(node.result.sizes))
         for body in node.blocks:
             inside = why or f"inside {_INSIDE.get(node.name, node.name)}"
             yield from _left_out(body.operations, inside, times * (1 if node.trips is None else node.trips))
@@ -340,15 +340,6 @@ def _text(value: Value) -> str:
 def _name(node: Node) -> str:
     a, b = map(_text, node.operands)
     return f"{a} @ {b}" if node.name == "dot_general" else f"conv {a} by {b}"
-
-
-def _macs(node: Node) -> int:
-    (a, b), own = (operand.sizes for operand in node.operands), node.attributes
-    if node.name == "dot_general":
-        depth: int = prod(a[axis] for axis in own["lhs_contract"])
-    else:
-        depth = prod(b) // max(1, b[own["numbers"][1].index("o")])
-    return depth * prod(node.result.sizes)
 
 
 def _refusal(node: Node) -> str:
@@ -375,11 +366,12 @@ def _refusal(node: Node) -> str:
 
 
 def _product(node: Node, values: dict[Value, np.ndarray[Any, Any]]) -> Product:
-    """A product with its operands and value in the order of dims in which the unit has them."""
+    """A product with operands and value as the unit has them: of a dot_general [.., M, K], [.., K, N], [.., M, N]."""
     own, (a, b), value = node.attributes, (values[operand] for operand in node.operands), values[node.result]
     window = None
     if node.name == "dot_general":
-        a, b, value = _as_matrices(own, a, b, value)
+        (a, b), batch = node.sides(a, b), slice(None) if own["lhs_batch"] else 0
+        a, b, value = (side[batch] for side in (a, b.transpose(0, 2, 1), value.reshape(*a.shape[:2], b.shape[1])))
     else:
         orders = zip(own["numbers"], ("b01f", "01io", "b01f"), (a, b, value))
         a, b, value = (side.transpose([numbers.index(dim) for dim in order]) for numbers, order, side in orders)
@@ -388,18 +380,6 @@ def _product(node: Node, values: dict[Value, np.ndarray[Any, Any]]) -> Product:
     of = "" if a.dtype == np.float32 else f"{a.dtype.name} "
     shapes = [f"[{','.join(map(str, side.shape))}]" for side in (a, b)]
     return Product(f"{of}{shapes[0]} {'@' if window is None else 'by'} {shapes[1]}", a, b, value, window)
-
-
-def _as_matrices(own: dict[str, Any], a: Any, b: Any, value: Any) -> tuple[Any, Any, Any]:
-    """Operands and value of a dot_general as [.., M, K], [.., K, N] and [.., M, N], with a batch where there is one."""
-    sides = []
-    for side, name in ((a, "lhs"), (b, "rhs")):
-        axes, batch = own[f"{name}_contract"], own[f"{name}_batch"]
-        free = tuple(axis for axis in range(side.ndim) if axis not in (*axes, *batch))
-        matrix = (free, axes) if name == "lhs" else (axes, free)
-        groups = (batch, *matrix) if batch else matrix
-        sides.append(side.transpose(sum(groups, ())).reshape([prod(side.shape[axis] for axis in g) for g in groups]))
-    return *sides, value.reshape(*sides[0].shape[:-1], sides[1].shape[-1])
 
 
 # The dense layers' products of one step on the matrix unit, instruction by instruction, held against XLA.

@@ -19,6 +19,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -153,6 +154,34 @@ class Node:
                 wide[own["dims"][k]] = array.shape[k]
             return np.broadcast_to(array.transpose(order).reshape(wide), shape)
         return array.reshape(shape)
+
+    @property
+    def terms(self) -> int:
+        """Of a product or a windowed sum: the elements, or products, that one of its results adds up; 1 of others."""
+        own = self.attributes
+        if self.name == "dot_general":
+            return prod(self.operands[0].sizes[dim] for dim in own["lhs_contract"])
+        if self.name == "convolution":
+            weights = self.operands[1].sizes
+            return prod(weights) // max(1, int(weights[own["numbers"][1].index("o")]))
+        return prod(own["window"]) if self.name == "reduce_window" else 1
+
+    @property
+    def side_dims(self) -> Sequence[tuple[tuple[int, ...], ...]]:
+        """Of each operand of a dot_general: its batch dims, those that stand in the result alone, those summed over."""
+        own, sides = self.attributes, []
+        for operand, name in zip(self.operands, ("lhs", "rhs"), strict=True):
+            batch, deep = own[f"{name}_batch"], own[f"{name}_contract"]
+            sides.append((batch, tuple(d for d in range(len(operand.sizes)) if d not in (*batch, *deep)), deep))
+        return sides
+
+    def sides(self, *operands: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
+        """Both operands of a dot_general as [batches, own dims, summed dims]."""
+        sides = []
+        for array, groups in zip(operands, self.side_dims, strict=True):
+            turned = array.transpose([d for group in groups for d in group])
+            sides.append(turned.reshape([prod(array.shape[d] for d in group) for group in groups]))
+        return sides
 
     def add_result(self, shape: Shape | None, dtype: str) -> Value:
         value = Value(shape, dtype, self, len(self.results))

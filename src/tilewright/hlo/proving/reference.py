@@ -117,15 +117,7 @@ def _check_interpreted(body: Block) -> None:
 
 def _steps(op: Node) -> int:
     """Elements that an operation reads or makes, as often as it takes them up."""
-    own, each = op.attributes, 1
-    if op.name == "dot_general":
-        each = prod(op.operands[0].sizes[dim] for dim in own["lhs_contract"])
-    elif op.name == "convolution":
-        each = prod(op.operands[1].sizes) // max(1, op.operands[1].sizes[own["numbers"][1].index("o")])
-    elif op.name == "reduce_window":
-        each = prod(own["window"])
-    elif op.name == "sort" or op.name.startswith("chlo."):
-        each = _STEPS_OF_MANY
+    each = _STEPS_OF_MANY if op.name == "sort" or op.name.startswith("chlo.") else op.terms
     return each * max((prod(v.shape or ()) for v in (*op.operands, *op.results)), default=0)
 
 

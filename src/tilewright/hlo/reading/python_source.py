@@ -237,7 +237,7 @@ def python_call(
         raise UsageError("not FILE.py:FUNCTION or MODULE:FUNCTION", where=source)
     need("jax", "jaxlib", what="a Python function")
     where = match[1]
-    module = _module(where)
+    module = python_module(where)
     name = match[2] or _only_function(module, where)
     function = _member(module, name, where)
     with _users_faults(where, f"making the arguments of {name}"):
@@ -257,7 +257,7 @@ def functions_in(source: str, arguments: Sequence[str] = ()) -> dict[str, str]:
     >>> functions_in("two.py", ["f32[8]"])
     {'step': '', 'loss': "missing a required argument: 'y'"}
     """
-    module, found = _module(source), {}
+    module, found = python_module(source), {}
     table = getattr(module, "EXAMPLES", None)
     listed = table if isinstance(table, Mapping) else ()
     for name in dict.fromkeys([*listed, *_functions(module)]):
@@ -273,7 +273,8 @@ def functions_in(source: str, arguments: Sequence[str] = ()) -> dict[str, str]:
     return found
 
 
-def _module(where: str) -> ModuleType:
+def python_module(where: str) -> ModuleType:
+    """A user's Python file, or a module by its name, imported; :class:`UsageError` for whatever it does wrong."""
     with _users_faults(where, "importing it"):
         return _import_file(Path(where)) if where.endswith(".py") else _import_module(where)
 

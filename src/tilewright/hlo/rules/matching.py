@@ -29,9 +29,7 @@ def product_dims(product: Node) -> tuple[tuple[Dims, Dims], tuple[Dims, Dims]]:
 
 def free_dims(product: Node, side: int) -> list[int]:
     """The dims of the left (0) or right (1) operand of a ``dot_general`` that stand in its result by themselves."""
-    batch, contract = product_dims(product)
-    taken = (*batch[side], *contract[side])
-    return [d for d in range(len(product.operands[side].sizes)) if d not in taken]
+    return list(product.side_dims[side][1])
 
 
 def megabytes(value: Value) -> float:

@@ -73,8 +73,8 @@ class MemoryPort:
         if self._links is None:
             chip, c = self.chip, self.config
             dram, line = DRAMS.get(c.dram), c.line_bytes
-            values: dict[str, Any] = dict.fromkeys(MEMORY.names, 0) | {"line_bytes": line}
-            values |= {"accounts": self.numbers, "last": self.last, "l2": chip.l2.cells, "dirty": chip.dirty}
+            values: dict[str, Any] = {"line_bytes": line, "accounts": self.numbers, "last": self.last}
+            values |= {"l2": chip.l2.cells, "dirty": chip.dirty}
             values |= {"l2_line": self.cycles(line, c.l2_bytes_per_cycle)}
             values |= {"dram_line": self.cycles(line, c.dram_bytes_per_cycle)}
             values |= dict(zip(("rows", "bank_free", "activated"), chip.banks, strict=True))

@@ -10,9 +10,9 @@ The map is the layout package's; the page table is machine state, applied after 
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, reduce
 from itertools import pairwise, product
 from typing import Any
 
@@ -188,6 +188,12 @@ class Storage:
         """The page's first byte in device memory."""
         return self.home + page * self.page_bytes
 
+    def map_pages(self, pages: Iterable[int] | None = None) -> None:
+        """Make entries for the pages (all) that have none: loaded, where they stand in device memory."""
+        for page in range(self.map.num_pages) if pages is None else pages:
+            if self.table.state[page] == ABSENT:
+                self.table.create(page, self.home_of(page), LOADED, in_l2=False)
+
     def bytes_along(self, dim: int) -> Array:
         """What every coordinate along a dim (0: d1) adds to an element's byte in its storage."""
         where = self.starts[dim] + np.arange(self.sizes[dim])
@@ -195,14 +201,9 @@ class Storage:
 
     def line_numbers(self, *along: Array) -> Array:
         """The line of every element at the coordinates ``along`` each dim (numpy order), counted through all pages."""
-        last = len(along) - 1
-        pages, offsets = np.zeros((2,) + (1,) * len(along), np.int64)
-        for d, at in enumerate(along):
-            where = int(self.starts[last - d]) + at  # these tables begin with d1, the last dim
-            shape = (-1,) + (1,) * (last - d)
-            pages = pages + self.pages_of[where].reshape(shape)
-            offsets = offsets + self.offsets_of[where].reshape(shape)
-        return np.asarray((pages * self.map.page_elements + offsets) // self.map.line_elements)
+        added = (self.bytes_along(d)[at] for d, at in enumerate(along[::-1]))  # d1 is the last of them
+        every: Array = reduce(lambda fast, slow: np.add.outer(slow, fast), added)
+        return every // (self.map.line_elements * self.element_bytes)
 
     def fill(self, store: Array, array: Array) -> None:
         """Put the tensor's elements where they stand in device memory."""

@@ -168,8 +168,7 @@ def move_in(pe: Pe, storage: Storage, page: int, now: int, begin: int | None = N
 def make_page(chip: Chip, storage: Storage, page: int, begin: int) -> None:
     """Give a page that is about to be written its place in L2; nothing is moved, and it counts as stored to."""
     size = storage.page_bytes
-    if storage.table.state[page] != ABSENT:
-        unmap_page(chip, storage, page)
+    unmap_page(chip, storage, page)
     chip.store[begin : begin + size] = 0
     chip.reserve(begin, size)
     storage.table.create(page, begin, LOADED, in_l2=True)
@@ -181,8 +180,6 @@ def move_out(pe: Pe, storage: Storage, page: int, now: int) -> int:
     """Delete a page's entry, after writing it back if it was stored to; the cycle at which that is done."""
     chip = pe.chip
     table, size, done = storage.table, storage.page_bytes, now
-    if table.state[page] == ABSENT:
-        return done
     if table.in_l2[page] and table.dirty[page]:
         home, begin = storage.home_of(page), int(table.phys[page])
         chip.store[home : home + size] = chip.store[begin : begin + size]
@@ -191,15 +188,11 @@ def move_out(pe: Pe, storage: Storage, page: int, now: int) -> int:
     return done
 
 
-def map_page(chip: Chip, storage: Storage, page: int) -> None:
-    """Make an entry for a page without one: loaded, where it stands in device memory."""
-    if storage.table.state[page] == ABSENT:
-        storage.table.create(page, storage.home_of(page), LOADED, in_l2=False)
-
-
 def unmap_page(chip: Chip, storage: Storage, page: int) -> None:
-    """Delete a page's entry; what stands in L2 is given up."""
+    """Delete a page's entry, if it has one; what stands in L2 is given up."""
     table = storage.table
+    if table.state[page] == ABSENT:
+        return
     chip.forget_translation(int(table.phys[page]))
     if table.in_l2[page]:
         chip.release(int(table.phys[page]))

@@ -69,11 +69,10 @@ def _check_copy(execution: Execution, step: Step) -> None:
     before = [p.table for p in execution.lowering.places.get(root, []) if p.table != table]
     if not before:
         return
-    want = folded_array(execution.value(value), groups) if value is not root else None
-    if want is None:
-        want = folded_array(execution.in_table(root, execution.lowering.places[root][0].table), groups)
-    if have.tobytes() != want.view(have.dtype).tobytes():
-        where = np.argwhere(have != want.view(have.dtype))
+    stood = execution.in_table(root, execution.lowering.places[root][0].table)
+    want = folded_array(stood if value is root else execution.value(value), groups).view(have.dtype)
+    if have.tobytes() != want.tobytes():
+        where = np.argwhere(have != want)
         raise CheckFailed(f"layer {step.name} (copy of {source.table}): wrong from {where[0].tolist()} of {table} on")
 
 
@@ -312,7 +311,7 @@ def windows_of(
 def _products(node: Node, x: list[Array]) -> Array:
     own, (a, b) = node.attributes, x
     if node.name == "dot_general":
-        return _product(*_sides(node, a, b)).reshape(node.result.sizes)
+        return _product(*node.sides(a, b)).reshape(node.result.sizes)
     (image, kernel, out), groups = own["numbers"], own["groups"]
     rank = len(image) - 2
     order = [[n.index(c) for c in (first, *map(str, range(rank)), last)] for n, first, last in (
@@ -337,21 +336,10 @@ def _products(node: Node, x: list[Array]) -> Array:
     return np.concatenate(made, -1).transpose(np.argsort(order[2]))
 
 
-def _sides(node: Node, *operands: Array) -> list[Array]:
-    """Both operands of a ``dot_general`` as [batches, own dims, summed dims]."""
-    own, sides = node.attributes, []
-    for array, batch, deep in zip(operands, ("lhs_batch", "rhs_batch"), ("lhs_contract", "rhs_contract"), strict=True):
-        free = [d for d in range(array.ndim) if d not in (*own[batch], *own[deep])]
-        turned = array.transpose(*own[batch], *free, *own[deep])
-        count = prod(array.shape[d] for d in own[batch])
-        sides.append(turned.reshape(count, prod(array.shape[d] for d in free), -1))
-    return sides
-
-
 def exact_product(node: Node, a: Array, b: Array) -> Array:
     """A ``dot_general`` of floats in float64, rounded once."""
-    one, other = _sides(node, _wide(a), _wide(b))
-    made = (one @ other.transpose(0, 2, 1)).reshape(node.result.sizes)
+    one, other = node.sides(_wide(a), _wide(b))
+    made: Array = (one @ other.transpose(0, 2, 1)).reshape(node.result.sizes)
     return made.astype(array_dtype(node.result))
 
 

@@ -188,13 +188,9 @@ class Bundle:
 
     def run(self, arguments: Mapping[int, Any] | None = None) -> tuple[tuple[Array, ...], MachineReport]:
         """(results, report) with the file's own arguments, those given by number taking their places."""
-        arrays = dict(enumerate(self.arguments))
-        for number, given in (arguments or {}).items():
-            own, array = arrays.get(number), np.asarray(given)
-            if own is None or own.shape != array.shape or own.dtype != array.dtype:
-                wanted = "no such argument" if own is None else f"{own.dtype}{list(own.shape)}"
-                raise UsageError(f"argument {number} is {array.dtype}{list(array.shape)}", how=wanted)
-            arrays[number] = array
+        arrays: dict[int, Any] = dict(enumerate(self.arguments)) | dict(arguments or {})
+        if len(arrays) > len(self.arguments):
+            raise UsageError(f"no argument {max(arrays)}: the program has {len(self.arguments)}")
         results, report = self.compiled.run(*arrays.values())
         return tuple(results), report
 

@@ -12,7 +12,7 @@ import numpy as np
 from tilewright.errors import UsageError
 from tilewright.hlo import Value, array_dtype
 from tilewright.isa.chip.segments import Storage, make_storage
-from tilewright.isa.chip.state import make_page, map_page, move_in, unmap_page
+from tilewright.isa.chip.state import make_page, move_in, unmap_page
 from tilewright.isa.compiler.report import Layer, MachineReport
 from tilewright.isa.execute.machine import Machine
 from tilewright.isa.execute.operands import numpy_type
@@ -160,8 +160,11 @@ def bytes_of(lowering: Lowering) -> dict[str, int]:
 
 def placed(lowering: Lowering, table: Table) -> Storage:
     """The storage of a table: how it lies in memory."""
-    nothing = np.broadcast_to(np.zeros((), numpy_type(table.dtype)), table.shape)
-    return make_storage(table.name, nothing, 0, lowering.config.line_bytes)
+    return make_storage(table.name, _zeros(table), 0, lowering.config.line_bytes)
+
+
+def _zeros(table: Table) -> Array:
+    return np.broadcast_to(np.zeros((), numpy_type(table.dtype)), table.shape)
 
 
 # A compiled model as text.
@@ -238,21 +241,16 @@ class Execution:
         contents = {table.name: self._placed(table) for table in self._held(set(self.known))}
         self.machine = Machine(self.config)
         chip = self.machine.chip
-        tensors: list[tuple[str, Array, dict[str, Any]]] = []
-        for table in tables.values():
-            if not table.base:
-                zeros = np.broadcast_to(np.zeros((), numpy_type(table.dtype)), table.shape)
-                tensors.append((table.name, contents.get(table.name, zeros), {}))
+        own = [table for table in tables.values() if not table.base]
+        tensors: list[Any] = [(each.name, contents.get(each.name, _zeros(each)), {}) for each in own]
         self.machine.link(sum(array.nbytes for array in contents.values()))
         for storage in chip.add_all(tensors) if tensors else []:
-            for page in range(storage.map.num_pages):
-                map_page(chip, storage, page)
+            storage.map_pages()
         for table in tables.values():
             if table.base:
                 base = chip.storages[table.base]
-                nothing = np.broadcast_to(np.zeros((), numpy_type(table.dtype)), table.shape)
-                view = make_storage(table.name, nothing, base.home, self.config.line_bytes)
-                chip.storages[table.name] = replace(view, table=base.table)
+                view = placed(self.lowering, table)
+                chip.storages[table.name] = replace(view, home=base.home, table=base.table)
         self.stays = planned_stays(self.lowering)
 
     def _held(self, roots: set[Value]) -> list[Table]:
@@ -309,7 +307,7 @@ class Execution:
                     machine.dma_out(stay.table)
                 for page in range(storage.map.num_pages):
                     unmap_page(chip, storage, page)
-                    map_page(chip, storage, page)
+                storage.map_pages()
 
     def step(self, number: int, check: Callable[[Step], None] | None = None) -> None:
         """Run and count one step; ``check`` is called before any of its values is given up."""

@@ -26,6 +26,7 @@ from tilewright.isa.execute.tensor import (
     columns_of,
     factor_of,
     macs_counter,
+    summing_threads,
     walk_values,
 )
 from tilewright.isa.kernels import records
@@ -95,7 +96,7 @@ class Sums:
         ``room``: memory of both factors, for all the sums of a program: no two of them wait at a time.
         """
         c = pe.config
-        rows, ka, kb, row_stride, a_stride, b_stride, keeper = roles.groups
+        rows, ka, kb, row_stride, a_stride, b_stride, _ = roles.groups
         n, e, width = roles.columns, roles.segment.element_bytes, kb * roles.chunk
         rounds = max(1, _DEPTH // width)
         part, index, order = (table.astype(np.int64) for table in columns_of(c.ka_split, n, ka))
@@ -103,7 +104,7 @@ class Sums:
         step_cycles = c.step_cycles(e, kb)
         a = _side(room, "A", ka * rows, width * e, rounds)
         b = _side(room, "B", ka * roles.local, width * e, rounds)
-        fill = Record(records.FILL, {"k": 0, "rounds": 0, "columns": -1, "steps": 0})
+        fill = Record(records.FILL, {"columns": -1})
         values: dict[str, Any] = {"depth": roles.depth, "element_bytes": e, "width": width, "columns": n}
         values |= {"floats": roles.type_a[0] not in "su"}
         values |= {"chunk": roles.chunk, "first": roles.first, "local": roles.local}
@@ -121,17 +122,9 @@ class Sums:
         for name, side in (("a", a), ("b", b)):
             values |= {f"{name}_bytes": side.bytes, f"{name}_pitch": side.pitch, f"{name}_step": side.step}
             values[f"{name}_rows"] = side.rows
-        keep = np.arange(rows)[:, None] * row_stride + np.arange(ka) * a_stride + keeper * b_stride + c.first_compute
-        return cls(
-            Record(records.MM, dict.fromkeys(records.MM.names, 0) | values),
-            (a, b),
-            presents,
-            fill,
-            keep,
-            (part, index, active),
-            (roles.type_a, roles.type_b),
-            c,
-        )
+        keep = summing_threads(roles) + c.first_compute
+        types = roles.type_a, roles.type_b
+        return cls(Record(records.MM, values), (a, b), presents, fill, keep, (part, index, active), types, c)
 
     @property
     def at(self) -> int:

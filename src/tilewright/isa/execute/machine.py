@@ -20,7 +20,7 @@ from tilewright.isa.chip.segments import (
     view_of,
     whole_segment,
 )
-from tilewright.isa.chip.state import map_page, move_in, move_out, new_chip
+from tilewright.isa.chip.state import move_in, move_out, new_chip
 from tilewright.isa.execute.run import Job, Runner, RunResult, Work, result_of, start_state
 from tilewright.isa.language.assemble import program_of
 from tilewright.isa.language.config import MatrixUnitConfig, checked_config
@@ -134,8 +134,8 @@ class Machine:
             storage = self.chip.add(name, array, **sides, tensor=tensor, base=base)
             self.link(storage.total_bytes)
         self._placed[name] = self.system[tensor]
-        for number in range(storage.map.num_pages if mapped else 0):
-            map_page(self.chip, storage, number)
+        if mapped:
+            storage.map_pages()
         state = "loaded where they stand" if mapped else "absent"
         count = storage.map.num_pages
         seen = f", a view of {of}" if of else ""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.isa.chip.segments import ABSENT, LOADING, Segment, Storage
-from tilewright.isa.chip.state import Pe, map_page, move_in, move_out, unmap_page
+from tilewright.isa.chip.state import Pe, move_in, move_out, unmap_page
 from tilewright.isa.execute.operands import (
     Handler,
     Reach,
@@ -93,7 +93,7 @@ def transfer_record(
     values |= {"line_shift": (segment.map.line_elements * e).bit_length() - 1, "registers": first}
     values |= {"pitch": pe.file.strides[0], "store": pe.chip.store}
     values |= {"in_l2": table.in_l2, "memory": pe.clock.port.links, "page_bytes": storage.page_bytes}
-    return Record(records.TRANSFER, dict.fromkeys(records.TRANSFER.names, 0) | values)
+    return Record(records.TRANSFER, values)
 
 
 def _cost(
@@ -212,11 +212,6 @@ def _write_back(pe: Pe, storage: Storage, page: int) -> None:
     pe.clock.end = max(pe.clock.end, move_out(pe, storage, page, pe.clock.issue))
 
 
-def _delete(pe: Pe, storage: Storage, page: int) -> None:
-    if storage.table.state[page] != ABSENT:
-        unmap_page(pe.chip, storage, page)
-
-
 def _dmawait(pe: Pe, instruction: Instruction) -> Faults:
     # operands
     segment = pe.segment(number(instruction.operands[0]))
@@ -308,8 +303,8 @@ SEGMENT_HANDLERS: dict[str, Handler] = {
     "segbase": controlling(_set_window),
     "segsize": controlling(_set_window),
     "segget": controlling(_segget),
-    "ptmap": _for_pages(lambda pe, storage, page: map_page(pe.chip, storage, page)),
-    "ptdel": _for_pages(_delete),
+    "ptmap": _for_pages(lambda _, storage, page: storage.map_pages([page])),
+    "ptdel": _for_pages(lambda pe, storage, page: unmap_page(pe.chip, storage, page)),
     "dmain": _for_pages(lambda pe, s, page: None if move_in(pe, s, page, pe.clock.issue) else "l2_full"),
     "dmaout": _for_pages(_write_back),
     "dmawait": _dmawait,

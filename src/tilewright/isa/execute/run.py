@@ -10,7 +10,7 @@ import numpy as np
 
 from tilewright.errors import UsageError
 from tilewright.isa.chip.segments import Segment, TensorMemory
-from tilewright.isa.chip.state import Pe, Shown, map_page, new_chip, wrap
+from tilewright.isa.chip.state import Pe, Shown, new_chip, wrap
 from tilewright.isa.execute.blocks import BlockState, encoded, run_block
 from tilewright.isa.execute.memory import MEMORY_HANDLERS, SEGMENT_HANDLERS
 from tilewright.isa.execute.operands import Handler
@@ -321,8 +321,8 @@ def start_state(config: MatrixUnitConfig, memory: Tensors, tracing: bool = False
     chip = new_chip(config, tracing, sum(place.array.nbytes for place in places))
     tensors = [(p.name, p.array, {"page": p.page, "line": p.line, "order": p.order}) for p in places]
     for place, storage in zip(places, chip.add_all(tensors), strict=True):
-        for page in range(storage.map.num_pages if place.resident else 0):
-            map_page(chip, storage, page)
+        if place.resident:
+            storage.map_pages()
     return chip.pes[0]
 
 

@@ -189,7 +189,7 @@ def _mm(pe: Pe, instruction: Instruction) -> Faults:
     return faults
 
 
-def _summing_threads(roles: Roles) -> Array:
+def summing_threads(roles: Roles) -> Array:
     """[active rows, ka]: the compute threads that keep sums."""
     rows, ka, _, row_stride, a_stride, b_stride, keeper = roles.groups
     return np.arange(rows)[:, None] * row_stride + np.arange(ka) * a_stride + keeper * b_stride
@@ -199,7 +199,7 @@ def _first_reads(pe: Pe, roles: Roles, bus: Reach, writes: Array) -> Faults:
     """Columns whose product registers nothing was ever put in, where the machine looks for them; now something is."""
     if pe.written is None:
         return []
-    keep, faults = _summing_threads(roles) + pe.config.first_compute, []
+    keep, faults = summing_threads(roles) + pe.config.first_compute, []
     for j in np.flatnonzero(bus.present > 0).tolist():
         threads, register = keep[:, roles.part[j]], roles.first + int(roles.index[j])
         threads = threads[writes[threads - pe.config.first_compute]]
@@ -234,7 +234,7 @@ def _multiply(pe: Pe, roles: Roles, bus: Reach, writes: Array) -> None:
     a = factor_of(registers.view(word)[:, : roles.chunk], roles.type_a)
     added = _with_integers if b.dtype == np.int32 else _with_floats
     rows, ka, kb, row_stride, a_stride, b_stride, _ = roles.groups
-    keepers = _summing_threads(roles)
+    keepers = summing_threads(roles)
     for qa in range(ka):
         mine, columns = writes[keepers[:, qa]], np.flatnonzero(some & (roles.part == qa))
         if not (mine.any() and len(columns)):
@@ -330,7 +330,7 @@ def _count(pe: Pe, roles: Roles, bus: Reach, writes: Array) -> None:
     loaded = present > 0
     kept: Any = rows
     if pe.config.pred_scope != "loader":  # not every row keeps what it computes
-        kept = writes[_summing_threads(roles)].sum(axis=0)[roles.part]
+        kept = writes[summing_threads(roles)].sum(axis=0)[roles.part]
     a_registers = pe.config.a_registers_read(roles.segment.element_bytes, kb) * ka * kb * rows * (roles.steps > 0)
     products = int((loaded * kept).sum())
     macs = int((present * kept).sum())
@@ -365,7 +365,7 @@ class KernelState:
         c = pe.config
         self.clock = np.zeros(_FLIGHT + c.bcast_depth + 1, np.int64)
         self.accounts = tuple(np.zeros(len(names), np.int64) for names in ACCOUNTS)
-        values: dict[str, Any] = dict.fromkeys(records.BLOCK.names, 0) | {"clock": self.clock, "fetch": c.fetch_cycles}
+        values: dict[str, Any] = {"clock": self.clock, "fetch": c.fetch_cycles}
         values |= dict(zip(("counts", "traffic", "queue", "math"), self.accounts, strict=True))
         values |= int64_tables(tokens=pe.clock.tokens, foreign=pe.clock.foreign, l1=pe.l1.cells, l2=pe.chip.l2.cells)
         values |= {"causes": pe.clock.causes, "memory": pe.clock.port.links}
@@ -435,13 +435,13 @@ def walk_columns(
     reach["offset"] = first % segment.map.page_elements - storage.offsets_of[head]
     words = np.ascontiguousarray(np.clip(at, -(2**31), 2**31 - 1), np.int32)
     state = KernelState(pe, {"file": address(words, np.int32) - 4 * row["x"], "pitch": words.strides[0]})
-    out, times = np.zeros((len(sequence), 3), np.int64), Record(records.TIMES, dict.fromkeys(records.TIMES.names, 0))
-    values: dict[str, Any] = dict.fromkeys(records.MM.names, 0) | walk_values(segment, dim, pe.chip.store, pe.config)
+    out, times = np.zeros((len(sequence), 3), np.int64), Record(records.TIMES, {})
+    values = walk_values(segment, dim, pe.chip.store, pe.config)
     values |= {"columns": n, "sequence": sequence.astype(np.int64), "reach": reach, "out": out, "times": times}
     values |= {"deep": np.zeros(len(sequence) * deepest, np.int64), "bcast_depth": pe.config.bcast_depth}
     values |= {"seen": 0 if pe.heat is None else pe.heat[storage.name]}
     record = Record(records.MM, values | mm)
-    instruction = Record(records.INSTRUCTION, dict.fromkeys(records.INSTRUCTION.names, 0) | row)
+    instruction = Record(records.INSTRUCTION, row)
     state.load_clock(pe)
     walk(state.record.numbers, record.numbers, instruction.numbers)
     state.write_clock(pe)
@@ -459,8 +459,8 @@ def _issue(pe: Pe, instruction: Instruction, roles: Roles, at: Array, bus: Reach
     row = {"x": offset, "offsets_end": offset + offset_registers(pe, segment), "y": roles.a, "handle": segment.handle}
     row |= {"x_place": clock.span("ur", roles.address.segment).start}
     row |= {"guard_place": -1 if guard is None else clock.span("p", guard.predicate).start}
-    fill = {"k": 0, "rounds": 0, "columns": len(roles.sequence), "steps": steps}
-    mm: dict[str, Any] = {"fill": Record(records.FILL, fill), "step_of": step_of.astype(np.int64), "depth": roles.depth}
+    fill = Record(records.FILL, {"columns": len(roles.sequence), "steps": steps})
+    mm: dict[str, Any] = {"fill": fill, "step_of": step_of.astype(np.int64), "depth": roles.depth}
     mm |= {"on": roles.on, "a_registers": c.a_registers, "first": roles.first, "step_cycles": step_cycles}
     mm |= {"local": min(roles.local, c.registers - roles.first), "page_ready": page_ready}
     mm["timing"] = clock.line_times(step_cycles, c.column_cycles(e, kb))

@@ -245,19 +245,6 @@ def _read_requests(run: Any, row: Any, access: Any) -> Any:
 
 
 @inner()
-def _transfer(run: Any, row: Any) -> Any:
-    """Move the elements of an ``ld`` or ``st``; the most words of a thread, -1 where nothing can be done."""
-    access = pointers.transfer_at(row.record)
-    words = _read_requests(run, row, access)
-    if words < 0 or row.number + words > run.registers:
-        return np.int64(-1)
-    acc = pointers.accounts_at(pointers.memory_at(run.memory).accounts)
-    acc.arrived = acc.written = np.int64(0)
-    move_elements(access)
-    return words
-
-
-@inner()
 def _spread(run: Any, row: Any, moved: Any) -> None:
     """What the first thread that is on was given by an ``ldb`` to the registers of the others that are."""
     own, flags, first, others = run.file + 4 * row.number, run.predicates, np.int64(0), np.int64(0)
@@ -274,49 +261,44 @@ def _spread(run: Any, row: Any, moved: Any) -> None:
 
 
 @inner()
-def load(run: Any, row: Any) -> bool:
-    """``ld`` and ``ldb``; False where it asks for registers that there are not."""
-    words, access = _transfer(run, row), pointers.transfer_at(row.record)
-    if words < 0:
+def transfer(run: Any, row: Any) -> bool:
+    """``ld``, ``ldb`` and ``st``; False where it asks for registers that there are not."""
+    access, m, storing = pointers.transfer_at(row.record), pointers.memory_at(run.memory), row.op == records.ST
+    words = _read_requests(run, row, access)
+    if words < 0 or row.number + words > run.registers:
         return False
+    traffic, clock, acc = (
+        pointers.traffic_at(run.traffic),
+        pointers.clock_at(run.clock),
+        pointers.accounts_at(m.accounts),
+    )
+    acc.arrived = acc.written = np.int64(0)
+    move_elements(access)
     lines, moved = access.lines, access.elements * access.element_bytes
-    if row.op == records.LDB:
-        _spread(run, row, moved)
-    traffic, clock, m = pointers.traffic_at(run.traffic), pointers.clock_at(run.clock), pointers.memory_at(run.memory)
-    acc = pointers.accounts_at(m.accounts)
-    pointers.counts_at(run.counts).a_bytes_loaded += moved
-    traffic.load_lines += lines
-    traffic.load_bytes += moved
-    traffic.register_writes -= -moved // 4
-    acc.l1_a += moved
-    acc.l2_a += moved
-    start = _issue_transfer(run, row, words, lines)
-    done = max(clock.lsu, over_l2(m, start, -(-moved * run.slots // run.l2_rate))) + run.load_latency
-    if acc.arrived > 0:
-        done = max(done, acc.arrived + run.dram_latency)
-    _set_ready(run, row.number, row.number + words, done, 1)
-    clock.end = max(clock.end, done)
-    return True
-
-
-@inner()
-def store(run: Any, row: Any) -> bool:
-    """``st``; False where it asks for registers that there are not."""
-    words, access = _transfer(run, row), pointers.transfer_at(row.record)
-    if words < 0:
-        return False
-    lines, moved = access.lines, access.elements * access.element_bytes
-    counted, clock, m = pointers.traffic_at(run.traffic), pointers.clock_at(run.clock), pointers.memory_at(run.memory)
-    acc = pointers.accounts_at(m.accounts)
-    counted.store_lines += lines
-    counted.store_bytes += moved
-    counted.register_reads -= -moved // 4
-    acc.l1_c += moved
-    acc.l2_c += moved
+    if storing:
+        traffic.store_lines += lines
+        traffic.store_bytes += moved
+        traffic.register_reads -= -moved // 4
+        acc.l1_c += moved
+        acc.l2_c += moved
+    else:
+        if row.op == records.LDB:
+            _spread(run, row, moved)
+        pointers.counts_at(run.counts).a_bytes_loaded += moved
+        traffic.load_lines += lines
+        traffic.load_bytes += moved
+        traffic.register_writes -= -moved // 4
+        acc.l1_a += moved
+        acc.l2_a += moved
     start = _issue_transfer(run, row, words, lines)
     end = max(clock.lsu, over_l2(m, start, -(-moved * run.slots // run.l2_rate))) + run.load_latency
-    acc.dram_c += acc.written * m.line_bytes
-    acc.work = max(acc.work, start) + acc.written * m.dram_line
+    if storing:
+        acc.dram_c += acc.written * m.line_bytes
+        acc.work = max(acc.work, start) + acc.written * m.dram_line
+    else:
+        if acc.arrived > 0:
+            end = max(end, acc.arrived + run.dram_latency)
+        _set_ready(run, row.number, row.number + words, end, 1)
     clock.end = max(clock.end, end)
     return True
 
@@ -377,36 +359,19 @@ def run_block(numbers: Any) -> int:
         if row.low < run.high and row.high > run.low:
             return records.FULL
         target = pc + 1
-        if op <= records.LOGIC:
-            if not scalar(run, row):
-                return records.LEFT
-            step(run, row, latency)
-        elif op in (records.LOOP_BACK, records.BR):
-            if takes_branch(run.uniform, row):
-                target = row.target
-            step(run, row, latency if op == records.LOOP_BACK else bare)
-        elif op == records.JUMP:
-            target = row.target
-            step(run, row, bare)
-        elif op == records.NOP:
-            step(run, row, bare)
-        elif op == records.SETMM:
-            if not set_shape(run, row):
-                return records.LEFT
-            step(run, row, bare)
-        elif op == records.CLR:
-            if not clear(run, row):
-                return records.LEFT
-        elif op == records.ST:
-            if not store(run, row):
-                return records.LEFT
-        elif op in (records.LD, records.LDB):
-            if not load(run, row):
-                return records.LEFT
-        else:
+        if op == records.MULTIPLY:
             why = multiply(run, pointers.mm_at(row.record), row)
             if why:
                 return int(why)
+        elif op >= records.CLR:
+            if not (clear(run, row) if op == records.CLR else transfer(run, row)):
+                return records.LEFT
+        else:
+            if (op <= records.LOGIC and not scalar(run, row)) or (op == records.SETMM and not set_shape(run, row)):
+                return records.LEFT
+            if op == records.JUMP or (op in (records.LOOP_BACK, records.BR) and takes_branch(run.uniform, row)):
+                target = row.target
+            step(run, row, latency if op <= records.LOOP_BACK else bare)
         pc = target
         run.pc = pc
         run.executed += 1

@@ -21,7 +21,7 @@ from numba.core.datamodel import models
 
 from tilewright.isa.kernels import records
 from tilewright.isa.kernels.records import Layout
-from tilewright.kernels.vectors import intrinsic
+from tilewright.kernels.vectors import Word, emitted, intrinsic
 
 tools: Any = cgutils
 _CELL, _WORD, _BYTE = (ir.IntType(bits) for bits in (64, 32, 8))
@@ -77,44 +77,34 @@ def _at(builder: Any, table: Any, place: Any, kind: Any) -> Any:
 
 
 def _reader(kind: Any, signed: bool) -> Any:
-    def read(typing: Any, table: Any, place: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            value = builder.load(_at(builder, args[0], args[1], kind), align=kind.width // 8)
-            if kind.width == 64:
-                return value
-            return builder.sext(value, _CELL) if signed else builder.zext(value, _CELL)
+    @emitted
+    def read(builder: Any, table: Word, place: Word) -> Word:
+        value = builder.load(_at(builder, table, place, kind), align=kind.width // 8)
+        if kind.width == 64:
+            return value
+        return builder.sext(value, _CELL) if signed else builder.zext(value, _CELL)
 
-        return types.int64(types.int64, types.int64), generate
-
-    return intrinsic(read)
+    return read
 
 
 def _writer(kind: Any) -> Any:
-    def write(typing: Any, table: Any, place: Any, value: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            number = args[2] if kind.width == 64 else builder.trunc(args[2], kind)
-            builder.store(number, _at(builder, args[0], args[1], kind), align=kind.width // 8)
-            return context.get_dummy_value()
+    @emitted
+    def write(builder: Any, table: Word, place: Word, value: Word) -> None:
+        number = value if kind.width == 64 else builder.trunc(value, kind)
+        builder.store(number, _at(builder, table, place, kind), align=kind.width // 8)
 
-        return types.none(types.int64, types.int64, types.int64), generate
-
-    return intrinsic(write)
+    return write
 
 
 cell, word, byte = _reader(_CELL, True), _reader(_WORD, True), _reader(_BYTE, False)
 put, put_word, put_byte = _writer(_CELL), _writer(_WORD), _writer(_BYTE)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def copy_bytes(typing: Any, target: Any, source: Any, length: Any) -> Any:
+@emitted
+def copy_bytes(builder: Any, target: Word, source: Word, length: Word) -> None:
     """``length`` bytes from address ``source`` to address ``target``, which do not meet."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        to, of = (builder.inttoptr(address, ir.PointerType(_BYTE)) for address in args[:2])
-        tools.raw_memcpy(builder, to, of, args[2], 1)
-        return context.get_dummy_value()
-
-    return types.none(types.int64, types.int64, types.int64), generate
+    to, of = (builder.inttoptr(address, ir.PointerType(_BYTE)) for address in (target, source))
+    tools.raw_memcpy(builder, to, of, length, 1)
 
 
 @intrinsic  # type: ignore[untyped-decorator]

@@ -168,8 +168,8 @@ class Record:
     """One record: ``numbers``, int64, as a kernel takes them, and the arrays whose addresses they are, kept alive."""
 
     def __init__(self, layout: Layout, values: dict[str, Any], like: Record | None = None) -> None:
-        """From numbers, arrays (their addresses) and other records (theirs), by name; what is missing is ``like``'s."""
-        assert (values.keys() <= layout.places.keys()) if like else values.keys() == layout.places.keys(), values.keys()
+        """From numbers, arrays (their addresses) and other records (theirs), by name; others are ``like``'s, or 0."""
+        assert values.keys() <= layout.places.keys(), values.keys()
         self.places = layout.places
         self.kept: list[Any] = [] if like is None else [*like.kept]
         numbers: list[int] = [0] * len(layout.names) if like is None else like.numbers.tolist()

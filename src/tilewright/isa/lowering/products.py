@@ -100,12 +100,8 @@ class _ProductForm:
 
 def _forms(lowering: Lowering, node: Node, after: Group | None) -> tuple[_ProductForm, _ProductForm]:
     """The product A B as written, and as the transpose of B^T A^T."""
-    own, (lhs, rhs), out = node.attributes, node.operands, node.result
-    batches, sums = (own["lhs_batch"], own["rhs_batch"]), (own["lhs_contract"], own["rhs_contract"])
-    free = [
-        tuple(d for d in range(len(v.sizes)) if d not in batch + depth)
-        for v, batch, depth in zip((lhs, rhs), batches, sums, strict=True)
-    ]
+    (lhs, rhs), out = node.operands, node.result
+    batches, free, sums = zip(*node.side_dims, strict=True)
     count = len(batches[0])
     first = count + len(free[0])
     sides = tuple(range(count, first)), tuple(range(first, first + len(free[1])))

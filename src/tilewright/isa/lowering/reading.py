@@ -56,7 +56,7 @@ class Reading:
             elif node.name not in LAYOUT or node.operands[0].shape is None:
                 reading.nodes.append(node)
         used = [v for node in reading.nodes for v in inputs_of([node])] + list(block.operations[-1].operands)
-        wanted = list(dict.fromkeys(v for u in used for v in reading._constants_behind(u)))
+        wanted = list(dict.fromkeys(v for u in used if (v := reading.root(u)) in reading.fixed))
         if wanted:
             nodes = reading.closure([v.operation for v in wanted if v.operation is not None], stop=())[0]
             reading.constants = dict(zip(wanted, reading.xla.of(nodes, (), wanted, ()), strict=True))
@@ -65,12 +65,6 @@ class Reading:
     @property
     def results(self) -> list[Value]:
         return list(self.block.operations[-1].operands)
-
-    def _constants_behind(self, value: Value) -> list[Value]:
-        """The constant that ``value`` is or is a layout of, as a list of at most one."""
-        while value.operation is not None and value.operation.name in LAYOUT:
-            value = value.operation.operands[0]
-        return [value] if value in self.fixed else []
 
     def root(self, value: Value) -> Value:
         """What ``value`` names elements of: an argument, a constant, or what an operation makes."""
@@ -117,18 +111,10 @@ def _alive(block: Block) -> list[Node]:
 
 def operations(node: Node) -> int:
     """Arithmetic operations of a node: one for each element made or summed, two for a multiply-add."""
-    own = node.attributes
     if node.name in MOVING:
         return 0
-    if node.name == "dot_general":
-        depth: int = prod(node.operands[0].sizes[d] for d in own["lhs_contract"])
-        return 2 * depth * prod(node.result.sizes)
-    if node.name == "convolution":
-        outs: int = node.operands[1].sizes[own["numbers"][1].index("o")]
-        return 2 * prod(node.operands[1].sizes) // outs * prod(node.result.sizes)
-    if node.name == "reduce_window":
-        window: tuple[int, ...] = own["window"]
-        return prod(window) * prod(node.result.sizes)
+    if node.name in ("dot_general", "convolution", "reduce_window"):
+        return (1 if node.name == "reduce_window" else 2) * node.terms * prod(node.result.sizes)
     return max((prod(v.sizes) for v in (*node.results, *node.operands[:1]) if v.shape is not None), default=0)
 
 

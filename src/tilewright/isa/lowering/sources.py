@@ -51,17 +51,21 @@ class Source:
         >>> Source.of("t", (2, 3, 4), ((0, 1), (2,))).coordinates[0]
         Coordinate(first=0, steps=(3, 1, 0))
         """
-        coordinates = []
-        for group in groups:
-            steps = [0] * len(shape)
-            for place, dim in enumerate(group):
-                steps[dim] = prod(shape[d] for d in group[place + 1 :])
-            coordinates.append(Coordinate(0, tuple(steps)))
-        return cls(table, tuple(shape), tuple((d,) for d in range(len(shape))), tuple(coordinates))
+        return cls(table, tuple(shape), tuple((d,) for d in range(len(shape))), ()).folded(groups)
 
     @property
     def shape(self) -> tuple[int, ...]:
         return tuple(prod(self.sizes[a] for a in atoms) for atoms in self.dims)
+
+    def folded(self, groups: Groups, origin: Sequence[int] = (), gaps: Sequence[int] = ()) -> Source:
+        """In a table whose dims fold the value's so: its first element at ``origin``, the others ``gaps`` apart."""
+        coordinates = []
+        for i, group in enumerate(groups):
+            steps, step = [0] * len(self.sizes), gaps[i] if gaps else 1
+            for atom in reversed([atom for d in group for atom in self.dims[d]]):
+                steps[atom], step = step, step * self.sizes[atom]
+            coordinates.append(Coordinate(origin[i] if origin else 0, tuple(steps)))
+        return replace(self, coordinates=tuple(coordinates))
 
     def transposed(self, permutation: Sequence[int]) -> Source:
         return replace(self, dims=tuple(self.dims[d] for d in permutation))

@@ -93,15 +93,6 @@ class CopyPlan:
         return prod(self.sizes[:-1]) * -(-self.sizes[-1] // self.walk[0])
 
 
-def merged(
-    sizes: Sequence[int], reads: Sequence[Coordinate], writes: Sequence[Coordinate]
-) -> tuple[tuple[int, ...], tuple[Coordinate, ...], tuple[Coordinate, ...]]:
-    """The same with neighbouring atoms made one where every coordinate walks through both evenly; none of size 1."""
-    source, kept = Source("", tuple(sizes), (tuple(range(len(sizes))),), (*reads, *writes)).merged()
-    made = [Coordinate(c.first, tuple(c.steps[a] for a in kept) or (0,)) for c in source.coordinates]
-    return tuple(source.sizes[a] for a in kept) or (1,), tuple(made[: len(reads)]), tuple(made[len(reads) :])
-
-
 @lru_cache(maxsize=512)
 def copy_program(plan: CopyPlan) -> MachineProgram:
     """Every thread takes runs of the fastest atom, finds their places in ``$A`` and in ``$C``, loads and stores them.
@@ -285,11 +276,10 @@ class Lowering:
     names: dict[str, int] = field(default_factory=dict)
     on_host: set[Value] = field(default_factory=set)
 
-    def strides(self, table: str) -> tuple[int, ...]:
+    def strides(self, table: Table) -> tuple[int, ...]:
         """Elements from one coordinate to the next, per dim: rows are padded to whole lines."""
-        entry = self.tables[table]
-        line = max(1, self.config.line_bytes // BYTES[entry.dtype])
-        padded = [*entry.shape[1:-1], -(-entry.shape[-1] // line) * line] if len(entry.shape) > 1 else []
+        line = max(1, self.config.line_bytes // BYTES[table.dtype])
+        padded = [*table.shape[1:-1], -(-table.shape[-1] // line) * line] if len(table.shape) > 1 else []
         return (*list(accumulate(reversed(padded), lambda x, y: x * y))[::-1], 1)
 
     def name(self, kind: str) -> str:
@@ -323,20 +313,12 @@ class Lowering:
     def existing_table(self, value: Value, groups: Groups) -> str | None:
         """The table (or a view) that has the value in this shape already; None where there is none."""
         shape = folded(value.sizes, groups)
-        dtype = machine_type(value)
+        wanted = self.strides(Table("", shape, str(machine_type(value))))
         for source in self.sources(value):
             table = self.tables[source.table]
-            wanted = Table("", shape, str(dtype))
-            probe = replace(self, tables={"": wanted})
-            order = [d for group in groups for d in group]
-            first, has = source.addresses(self.strides(source.table))
-            target = Source.of("", value.sizes, groups).addresses(probe.strides(""))[1]
-            atoms = [a for d in order for a in source.dims[d]]
-            want: dict[int, int] = {}
-            for d in order:
-                step = target[d]
-                for atom in reversed(source.dims[d]):
-                    want[atom], step = step, step * source.sizes[atom]
+            first, has = source.addresses(self.strides(table))
+            _, want = source.folded(groups).addresses(wanted)
+            atoms = [a for group in groups for d in group for a in source.dims[d]]
             if first or any(has[a] != want[a] for a in atoms if source.sizes[a] > 1):
                 continue
             whole = prod(source.sizes[a] for a in atoms) == prod(table.shape)
@@ -399,18 +381,15 @@ class Lowering:
         gaps: Sequence[int] = (),
     ) -> None:
         """Elements of ``source`` into ``table``, whose dims fold the value's so; from ``origin``, ``gaps`` apart."""
-        atoms = [a for group in groups for d in group for a in source.dims[d]]
-        writes = []
-        for i, group in enumerate(groups):
-            steps, step = [0] * len(atoms), gaps[i] if gaps else 1
-            for a in reversed([a for d in group for a in source.dims[d]]):
-                steps[atoms.index(a)], step = step, step * source.sizes[a]
-            writes.append(Coordinate(origin[i] if origin else 0, tuple(steps)))
-        reads = [Coordinate(c.first, tuple(c.steps[a] for a in atoms)) for c in reversed(source.coordinates)]
+        coordinates = *source.coordinates[::-1], *source.folded(groups, origin, gaps).coordinates[::-1]
+        atoms = tuple(a for group in groups for d in group for a in source.dims[d])
+        both, kept = replace(source, dims=(atoms,), coordinates=coordinates).merged()
+        made = [Coordinate(c.first, tuple(c.steps[a] for a in kept) or (0,)) for c in both.coordinates]
+        reads, writes = made[: len(source.coordinates)], made[len(source.coordinates) :]
         if max(len(reads), len(writes)) > _MOST_DIMS:
             raise UnsupportedError(f"a copy over {max(len(reads), len(writes))} dims")
-        made = merged([source.sizes[a] for a in atoms], reads, writes[::-1])
-        plan = CopyPlan(*made, BYTES[self.tables[table].dtype], self.config)
+        sizes = tuple(both.sizes[a] for a in kept) or (1,)
+        plan = CopyPlan(sizes, tuple(reads), tuple(writes), BYTES[self.tables[table].dtype], self.config)
         jobs = self.jobs(plan.count, lambda runs: copy_program(replace(plan, runs=runs)), A=source.table, C=table)
         copied = None if origin else (source, table, groups)
         self.steps.append(Step(name, "copy", jobs=jobs, reads=(source.table,), writes=(table,), copied=copied))

@@ -15,9 +15,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import UnsupportedError, UsageError
-from tilewright.isa.chip.segments import Part, TensorMemory, by_dim
-from tilewright.isa.execute.machine import Machine
-from tilewright.isa.execute.run import MatrixUnit
+from tilewright.isa.chip.segments import Part, by_dim
 from tilewright.isa.language.assemble import assemble
 from tilewright.isa.language.config import MatrixUnitConfig, checked_config
 from tilewright.isa.language.counts import Counts
@@ -30,12 +28,13 @@ from tilewright.isa.multiply.matmul import (
     check,
     columns_of_mm,
     element_type,
+    host,
     operand_windows,
     over_blocks,
     own_elements,
     places,
     result_and_operands,
-    result_from,
+    run_alone,
     run_on_elements,
     store,
     stored_weights,
@@ -187,6 +186,8 @@ def conv_program(conv: ConvPlan) -> MachineProgram:
     ur0 first pixel, ur1 first channel of the block, ur20 kh, ur21 kw, ur22 channel, ur14 group; the others as for a
     matrix product. r272, r273: where the pixel's window begins, r274: its image.
     """
+    if conv.shape.empty:
+        return assemble("halt", conv.plan.config)
     check(conv.plan)
     if conv.plan.config.uniform_registers < 23:
         raise UsageError("conv2d needs 23 uniform registers", where="config")
@@ -373,22 +374,14 @@ def conv2d(
     weights = stored_weights(plan, weights)
     order = None if layout == "NHWC" else (2, 1, 3, 0)
     value, more = result_and_operands(replace(plan, n=shape.outs), operands)
-    if shape.empty:
-        result = result_from(MatrixUnit(config).run("halt"), np.array(value), None)
-    elif config.pes > 1 or stream:
-        more |= {"A": images, "B": weights, "C": np.array(value)}
-        result = _conv_on_elements(conv, more, order, split, trace, watch)
+    tensors = {"A": images, "B": weights, "C": value, **more}
+    if (config.pes > 1 or stream) and not shape.empty:
+        result = _conv_on_elements(conv, tensors, order, split, trace, watch)
     else:
-        memory, program = TensorMemory(), conv_program(conv)
-        memory.add("A", images, order=order)
-        memory.add("B", weights)
-        memory.add("C", value)
-        for name, array in more.items():
-            memory.add(name, array)
-        run = MatrixUnit(config).run(program, memory, trace=trace, watch=watch)
-        result = result_from(run, run.tensor("C"), program)
+        result = run_alone(config, conv_program(conv), tensors, trace=trace, watch=watch, A={"order": order})
     shaped = result.value.reshape(shape.images, *shape.out, shape.outs)
     result.value = np.ascontiguousarray(shaped if layout == "NHWC" else shaped.transpose(0, 3, 1, 2))
+    result.values = {"C": result.value}
     return result
 
 
@@ -469,15 +462,9 @@ def _conv_on_elements(
     watch: Callable[[Counts], None] | None,
 ) -> KernelResult:
     plan, shape = conv.plan, conv.shape
-    machine = Machine(plan.config, trace=trace)
-    machine.system |= tensors
-    machine.page_table("A", order=order, mapped=True)
-    if conv.stream:  # in the order of use: channels, taps, output channels
-        machine.page_table("B", page=_page_of_weights(plan, shape))
-    else:
-        machine.page_table("B", mapped=True)
-    for name in ("C", *(name for name in tensors if name not in ("A", "B", "C"))):
-        machine.page_table(name, mapped=True)
+    # Streamed weights in the order of use: channels, taps, output channels.
+    pages = {"page": _page_of_weights(plan, shape), "mapped": False} if conv.stream else {}
+    machine = host(plan.config, tensors, trace, A={"order": order}, B=pages)
     shares = conv_shares(conv, tensors["A"].shape, tensors["B"].shape, split)
     work = ((pe, conv_program(p), {**seen, **operand_windows(plan.epilogue, seen["C"])}) for pe, p, seen in shares)
     return run_on_elements(machine, work, watch)

@@ -70,21 +70,6 @@ class _Grouping:
         whole_blocks, last = (_ceil(_ceil(width, self.ka), self.config.columns_per_step) for width in widths)
         return n // self.columns * whole_blocks + last
 
-    def work(self, m: int, n: int, k: int, rounds: int, columns: int, steps: int) -> dict[str, int]:
-        """Counts of m x n sums of depth k in ``rounds``; ``columns``: blocks of them, ``steps``: of a round."""
-        row_blocks, a_registers = _ceil(m, self.fit), _ceil(self.chunk * self.element_bytes, 4)
-        return {
-            "instructions": row_blocks * columns * rounds,
-            "macs": m * n * k,
-            "column_loads": row_blocks * n * rounds,
-            "broadcast_elements": row_blocks * n * k,
-            "steps": row_blocks * rounds * steps,
-            "a_register_reads": columns * rounds * a_registers * self.ka * self.kb * m,
-            "accumulator_reads": m * n * rounds,
-            "accumulator_writes": m * n * rounds,
-            "kb_transfers": m * n * rounds * (self.kb - 1),
-        }
-
 
 def _grouping(
     config: MatrixUnitConfig, element_bytes: int, ka: int, kb: int, columns: int | None, tail_kb: int = 1
@@ -205,10 +190,19 @@ def _counts(p: _Product, first: int) -> Counts:
     in_blocks = p.order == "k_outer"
     columns, steps = (blocks, how.steps(p.n)) if in_blocks else (p.n, p.n)
     loads = blocks if in_blocks or p.block_a > 1 else p.n
+    row_blocks, sums = _ceil(p.m, how.fit), p.m * p.n * rounds
     return Counts(
-        **how.work(p.m, p.n, p.k, rounds, columns, steps),
+        instructions=row_blocks * columns * rounds,
+        macs=p.m * p.n * p.k,
+        column_loads=row_blocks * p.n * rounds,
+        broadcast_elements=row_blocks * p.n * p.k,
+        steps=row_blocks * rounds * steps,
         a_bytes_loaded=loads * how.ka * p.m * how.loaded(p.k, p.k) * how.element_bytes,
-        l1_touches=_ceil(p.m, how.fit) * p.n * _lines_of_walk(p.k, how.depth, p.deep),
+        a_register_reads=columns * rounds * _ceil(how.chunk * how.element_bytes, 4) * how.ka * how.kb * p.m,
+        accumulator_reads=sums,
+        accumulator_writes=sums,
+        kb_transfers=sums * (how.kb - 1),
+        l1_touches=row_blocks * p.n * _lines_of_walk(p.k, how.depth, p.deep),
         l1_misses=_ceil(p.k, p.deep) * _spanned(first, p.n, p.wide),
     )
 

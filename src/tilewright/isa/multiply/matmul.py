@@ -330,7 +330,7 @@ class KernelResult(Shown):
     With several processing elements ``counts`` and ``traffic`` are all elements' together, cycles and accounts those of
     the last one done; ``pes`` and ``programs`` are every element's own. ``dma_bytes``: brought to L2 page by page;
     ``buffering``: how segments of B came, "double" or "serial". ``bytes``: through each level, by operand; ``values``:
-    of a kernel that has several, by name; ``energy_pj`` is modelled; ``math_utilisation``: products made, of those all
+    all there are, by name; ``energy_pj`` is modelled; ``math_utilisation``: products made, of those all
     threads could make in these cycles.
     """
 
@@ -450,21 +450,10 @@ def matmul(
     stored = stored.T if transpose_b else stored
     out, more = result_and_operands(plan, operands)
     segments = None if segments is None else min(whole("segments", segments, 1), max(1, n))
+    tensors = {"A": a, "B": stored, "C": out, **more}
     if out.size and k and (config.pes > 1 or segments):
-        more |= {"A": a, "B": stored, "C": np.array(out)}
-        return _matmul_on_elements(plan, more, split, segments, double_buffer, page, line, trace, watch)
-    memory = TensorMemory()
-    if out.size and k:
-        memory.add("A", a)
-        memory.add("B", stored, page=page, line=line)
-        memory.add("C", out)
-        for name, array in more.items():
-            memory.add(name, array)
-    pe = start_state(config, memory, trace)
-    run = run_on(pe, program, watch)
-    result = result_from(run, run.tensor("C") if pe.chip.storages else np.array(out), program)
-    pe.chip.pes.clear()  # they know their chip: a circle would keep its memory until garbage is collected
-    return result
+        return _matmul_on_elements(plan, tensors, split, segments, double_buffer, page, line, trace, watch)
+    return run_alone(config, program, tensors, trace=trace, watch=watch, B={"page": page, "line": line})
 
 
 def stored_weights(plan: MatmulPlan, weights: Array) -> Array:
@@ -510,16 +499,47 @@ def operand_windows(spec: VectorSpec | None, part: Part) -> Windows:
     return windows
 
 
+def run_alone(
+    config: MatrixUnitConfig,
+    program: MachineProgram,
+    tensors: Mapping[str, Array],
+    outs: Iterable[str] = ("C",),
+    trace: bool = False,
+    watch: Callable[[Counts], None] | None = None,
+    **sides: dict[str, Any],
+) -> KernelResult:
+    """Run a kernel on one processing element; ``outs``: its values, ``sides``: page, line and order of some tensors.
+
+    Where a tensor is empty there is nothing to be done, and no tensor stands in memory.
+    """
+    memory, empty = TensorMemory(), any(not array.size for array in tensors.values())
+    for name, array in () if empty else tensors.items():
+        memory.add(name, array, **sides.get(name, {}))
+    pe = start_state(config, memory, trace)
+    run = run_on(pe, program, watch)
+    pe.chip.pes.clear()  # they know their chip: a circle would keep its memory until garbage is collected
+    return result_from(run, {name: np.array(tensors[name]) if empty else run.tensor(name) for name in outs}, program)
+
+
+def host(config: MatrixUnitConfig, tensors: Mapping[str, Array], trace: bool, **sides: dict[str, Any]) -> Machine:
+    """A machine of several processing elements with these tensors; ``sides``: what :meth:`Machine.page_table` takes."""
+    machine = Machine(config, trace=trace)
+    machine.system |= tensors
+    for name in tensors:
+        machine.page_table(name, **{"mapped": True} | sides.get(name, {}))
+    return machine
+
+
 def run_on_elements(
     machine: Machine,
     work: Iterable[tuple[int, MachineProgram, Windows]],
     watch: Callable[[Counts], None] | None = None,
-    out: str = "C",
+    outs: Iterable[str] = ("C",),
     buffering: str = "",
 ) -> KernelResult:
     """Run a kernel over several processing elements, each its program on its windows; what all their runs counted.
 
-    ``work``: (element, program, windows); ``out``: the tensor that is the value.
+    ``work``: (element, program, windows); ``outs``: the tensors that are its values.
     """
     pes, programs = list[int](), list[MachineProgram]()
     for pe, program, windows in work:
@@ -530,7 +550,7 @@ def run_on_elements(
     runs = [every[pe] for pe in pes]
     last = max(runs, key=lambda run: run.cycles)
     return replace(
-        result_from(last, machine.tensor(out), programs[0]),
+        result_from(last, {name: machine.tensor(name) for name in outs}, programs[0]),
         counts=Counts.together(run.counts for run in runs),
         traffic=Traffic.together(run.traffic for run in runs),
         moved=Moved.together(run.moved for run in runs),
@@ -550,10 +570,10 @@ def run_on_elements(
 _OF_A_RUN = [each.name for each in fields(KernelResult) if each.name in {*dir(RunResult), *RunResult.__annotations__}]
 
 
-def result_from(run: RunResult, value: Array, program: MachineProgram | None) -> KernelResult:
-    """The value of a kernel and what its run counted."""
+def result_from(run: RunResult, values: dict[str, Array], program: MachineProgram) -> KernelResult:
+    """The values of a kernel, the first of which is its value, and what its run counted."""
     taken: dict[str, Any] = {name: getattr(run, name) for name in _OF_A_RUN} | {"trace": timeline([run])}
-    return KernelResult(value, program=program or MachineProgram(), **taken)
+    return KernelResult(next(iter(values.values())), program=program, values=values, **taken)
 
 
 # A matrix product over several processing elements, and over B in segments that L2 can hold.
@@ -575,12 +595,9 @@ def _matmul_on_elements(
     ``split``: rows or columns (None: rows if every element gets a block of them).
     """
     split = _split(plan, split, segments)
-    machine = Machine(plan.config, trace=trace)
-    machine.system |= tensors
-    for name in ("A", "C", *(name for name in tensors if name not in ("A", "B", "C"))):
-        machine.page_table(name, mapped=True)
-    if not segments:
-        machine.page_table("B", page=page, line=line, mapped=True)
+    placed = {name: array for name, array in tensors.items() if name != "B" or not segments}
+    machine = host(plan.config, placed, trace, B={"page": page, "line": line})
+    machine.system["B"] = tensors["B"]
     shares = by_dim((plan.m, plan.n), 0 if split == "rows" else 1, plan.config.pes)
     parts = {pe: part for pe, (part,) in shares.items()}
     pieces = {pe: by_dim((part.size[1],), 0, segments).values() for pe, part in parts.items()} if segments else {}

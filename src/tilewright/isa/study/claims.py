@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.isa.chip.state import map_page, new_chip
+from tilewright.isa.chip.state import new_chip
 from tilewright.isa.execute.operands import reach_elements
 from tilewright.isa.execute.tensor import walk_columns
 from tilewright.isa.kernels import records
@@ -192,8 +192,7 @@ def column_walk_misses(
     pe, page = chip.pes[0], None if pitch is None else (256, pitch)
     tensors = [("B", np.zeros((256, 256), np.int8), {"page": page}), ("others", np.zeros((256, 64), np.int8), {})]
     storage, others = chip.add_all(tensors)
-    for number in range(storage.map.num_pages):
-        map_page(chip, storage, number)
+    storage.map_pages()
     segment, depth = pe.segments[pe.names["B"]], 8 if outer else 256
     row = {"x": 0, "x_place": -1, "guard_place": -1, "handle": segment.handle}
     mm: dict[str, Any] = {"depth": depth, "on": np.ones(256, bool), "timing": pe.clock.line_times(1, 0)}
@@ -201,7 +200,7 @@ def column_walk_misses(
         at = np.stack([np.arange(256), np.full(256, begin)], axis=1)
         reach = reach_elements(segment, at, np.full(256, depth), depth, 1)
         for columns in np.arange(256).reshape(-1, 1 if foreign else 256):
-            fill = Record(records.FILL, {"k": 0, "rounds": 0, "columns": len(columns), "steps": len(columns)})
+            fill = Record(records.FILL, {"columns": len(columns), "steps": len(columns)})
             walk_columns(pe, segment, at, reach, 1, columns, row, mm | {"fill": fill, "step_of": columns})
             if foreign:
                 lru_touch(pe.l1.cells, others.home // 64 + int(columns[0]), retention != "evict")

@@ -15,7 +15,7 @@ import numpy as np
 
 from tilewright.errors import UsageError
 from tilewright.isa.chip.segments import Segment, checked_tensor
-from tilewright.isa.chip.state import Pe, map_page, new_chip, runs_of
+from tilewright.isa.chip.state import Pe, new_chip, runs_of
 from tilewright.isa.execute.operands import number, numpy_type, offset_registers, threads_on
 from tilewright.isa.execute.run import HANDLERS
 from tilewright.isa.execute.tensor import Roles, assign_roles, product_window, source_registers
@@ -34,21 +34,23 @@ MOST = 1 << 26
 
 @dataclass(frozen=True, eq=False)
 class DryRun:
-    """What one instruction did on a copy of ``pe``, which is as it was before.
+    """What one instruction did on a copy of ``pe``, which is as it was before; ``after``: the copy, which counted it.
 
     ``roles`` of an ``mm`` that is not refused; ``waits``: cycles the issue queue waited, by reason; ``times``: cycles
-    of its issue and of its last result; ``lines``: accesses to every line of every tensor, as a profile has them.
+    of its issue and of its last result.
     """
 
     pe: Pe
+    after: Pe
     roles: Roles | None
-    counts: Counts
-    traffic: Traffic
-    errors: tuple[ErrorRecord, ...]
     waits: dict[str, int]
     times: tuple[int, int]
-    lines: dict[str, Array]
     staged: bool = False
+
+    @property
+    def lines(self) -> dict[str, Array]:
+        """Accesses to every line of every tensor, as a profile has them."""
+        return self.after.heat or {}
 
     def accesses(self) -> dict[str, dict[str, int]]:
         """Of every tensor it accesses: lines, their first and last byte, and accesses by kind."""
@@ -87,18 +89,8 @@ def dry_run(pe: Pe, instruction: Instruction, staged: bool = False) -> DryRun:
     issued = pe.clock.issue + sum(n for reason, n in waits.items() if reason not in ("issued", "A", "dma", "fetch"))
     set_ = copy.clock.tokens != pe.clock.tokens
     end = max(copy.clock.issue, int(copy.clock.tokens[set_].max(initial=0)))
-    assert copy.heat is not None
-    return DryRun(
-        pe,
-        None if isinstance(roles, str) else roles,
-        copy.counts,
-        copy.traffic,
-        tuple(copy.errors),
-        {reason: n for reason, n in waits.items() if n and reason != "issued"},
-        (issued, end),
-        copy.heat,
-        staged,
-    )
+    waited = {reason: n for reason, n in waits.items() if n and reason != "issued"}
+    return DryRun(pe, copy, None if isinstance(roles, str) else roles, waited, (issued, end), staged)
 
 
 def _copy(pe: Pe, instruction: Instruction) -> Pe:
@@ -145,8 +137,7 @@ def stage(
         array = checked_tensor("B", segment)
         shape, element = array.shape, array.dtype
     storage = chip.add("B", np.broadcast_to(np.zeros((), element), shape))
-    for page in range(storage.map.num_pages):
-        map_page(chip, storage, page)
+    storage.map_pages()
     pe = chip.pes[0]
     pe.columns, pe.rows, pe.uniform[address.segment] = columns, rows, pe.names["B"]
     if instruction.guard is not None:
@@ -216,7 +207,7 @@ def mm_words(done: DryRun, instruction: Instruction, assumed: bool = False) -> l
     pe, roles, here = done.pe, done.roles, not done.staged
     lines = guard_words(instruction, pe.config, pe if here else None)
     if roles is None:
-        (record,) = done.errors
+        (record,) = done.after.errors
         why = KINDS[record.kind].removesuffix("; nothing is done")
         lines.append(f"refused, nothing is done: {record.kind} ({why})")
         return [*lines, f"   {_reason(done.pe, record, instruction)}", *(waits_words(done) if here else [])]
@@ -226,7 +217,7 @@ def mm_words(done: DryRun, instruction: Instruction, assumed: bool = False) -> l
     how = f"32 bits, overflow {pe.config.overflow!r}" if integer else f"float32, order {pe.config.float_order!r}"
     lines.append(f"sums: {how}")
     lines += waits_words(done) if here else [_assumption(done, roles, instruction, assumed)]
-    fields = relevant_readings(instruction, pe.config, roles.segment, bool(done.errors))
+    fields = relevant_readings(instruction, pe.config, roles.segment, bool(done.after.errors))
     values = ((name, getattr(pe.config, name)) for name in fields)
     readings = (f"{name}={v[0]}:{v[1]}" if isinstance(v, tuple) else f"{name}={v}" for name, v in values)
     return [*lines, "readings: " + ", ".join(readings)]
@@ -298,7 +289,7 @@ def _columns(done: DryRun, roles: Roles) -> list[str]:
         refused = f"{plural(len(out), 'column')} out of range, skipped and recorded: {_runs(out.tolist())}"
         lines += [f"   {refused}", f"   ({_window_words(pe, roles)})"]
     for kind, records in groupby(
-        (e for e in done.errors if e.kind != "register_out_of_range"), lambda record: record.kind
+        (e for e in done.after.errors if e.kind != "register_out_of_range"), lambda record: record.kind
     ):
         lines.append(f"   {kind} ({KINDS[kind]}): columns {_runs([record.column for record in records])}")
     return lines
@@ -317,7 +308,7 @@ def _window_words(pe: Pe, roles: Roles) -> str:
 
 
 def _math(done: DryRun, roles: Roles) -> list[str]:
-    counts, c, kb = done.counts, done.pe.config, roles.groups[2]
+    counts, c, kb = done.after.counts, done.pe.config, roles.groups[2]
     cycles = c.step_cycles(roles.segment.element_bytes, kb)
     bus = plural(counts.broadcast_elements, "element")
     loaded = f"{plural(counts.column_loads, 'column')} loaded, {bus} of B cross the bus"
@@ -331,7 +322,7 @@ def _math(done: DryRun, roles: Roles) -> list[str]:
 
 
 def _lines(done: DryRun, roles: Roles) -> str:
-    name, counts = roles.segment.storage.name, done.counts
+    name, counts = roles.segment.storage.name, done.after.counts
     distinct, first, last = done.span(name)
     if not counts.l1_touches:
         return "lines of B: none is touched"
@@ -473,7 +464,7 @@ def _narrow(lines: list[str]) -> tuple[str, ...]:
 
 def _explained(instruction: Instruction, says: list[str], done: DryRun) -> InstructionExplanation:
     time = {"issue": done.times[0], "done": done.times[1], **done.waits} if not done.staged else None
-    numbers = (done.errors, done.counts, done.traffic, done.accesses(), time)
+    numbers = (tuple(done.after.errors), done.after.counts, done.after.traffic, done.accesses(), time)
     return InstructionExplanation(str(instruction), _narrow(says), *numbers)
 
 
@@ -487,7 +478,7 @@ def _other(instruction: Instruction, config: MatrixUnitConfig, done: DryRun | No
     lines.append(cost)
     if done is None:
         return lines
-    t = done.traffic
+    t = done.after.traffic
     loaded, stored = (t.load_lines, t.load_bytes), (t.store_lines, t.store_bytes)
     for kind, (count, size) in (("loads", loaded), ("stores", stored)):
         if count:
@@ -495,4 +486,4 @@ def _other(instruction: Instruction, config: MatrixUnitConfig, done: DryRun | No
             distinct, first, last = done.span(name)
             words = f"now: {kind} {size:,} bytes of {name}, {count:,} requests for {plural(distinct, 'line')}"
             lines.append(f"{words}, bytes {first:,} to {last:,} of the store")
-    return [*lines, *waits_words(done), *(f"error: {record}" for record in done.errors)]
+    return [*lines, *waits_words(done), *(f"error: {record}" for record in done.after.errors)]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import islice, product
 from typing import TYPE_CHECKING, Any
@@ -331,7 +331,7 @@ class ProfileLine(ProfileTotals):
     ``math_cycles``   cycles it held the math unit
     ``stalls``        cycles the math unit waited for it; those ``after`` the last product are with the same line as
                       ``drain``
-    ``counts``        its part of the run's ``counts``; ``traffic``: of the run's ``traffic``
+    ``counts``        its part of the run's ``counts``; ``traffic``: of the run's ``traffic``; ``row``: all numbers
     ``pes``           the processing elements that ran it: all numbers are theirs together
     ================  ====================================================================================
     """
@@ -339,6 +339,7 @@ class ProfileLine(ProfileTotals):
     pc: int
     labels: tuple[str, ...]
     text: str
+    row: Array = field(repr=False, compare=False)
     pes: tuple[int, ...] = (0,)
 
     @property
@@ -388,7 +389,7 @@ class RunProfile:
     @property
     def totals(self) -> ProfileTotals:
         """All lines together: of one processing element what its run counted."""
-        return _totals(self.lines)
+        return ProfileTotals(**_sums(line.row for line in self.lines))
 
     @property
     def hottest(self) -> tuple[ProfileLine, ...]:
@@ -447,23 +448,12 @@ def combined(parts: Sequence[RunProfile]) -> RunProfile:
     lines = []
     for same in same_program.values():
         for rows in zip(*(part.lines for part in same), strict=True):
-            sums = _totals(rows)
-            lines.append(replace(rows[0], **sums.__dict__, pes=tuple(part.number for part in same)))
+            counted = [line.row for line in rows]
+            pes = tuple(part.number for part in same)
+            lines.append(replace(rows[0], **_sums(counted), row=sum(counted), pes=pes))
     seen = {name: np.sum([part.seen[name] for part in parts], axis=0) for name in parts[0].seen}
     last = max(parts, key=lambda part: part.result.cycles)
     return RunProfile(parts[0].program, last.result, tuple(lines), seen, tuple(parts))
-
-
-def _totals(lines: Sequence[ProfileLine]) -> ProfileTotals:
-    return ProfileTotals(
-        executed=sum(line.executed for line in lines),
-        cycles=sum(line.cycles for line in lines),
-        queue={name: sum(line.queue[name] for line in lines) for name in QUEUE},
-        math_cycles=sum(line.math_cycles for line in lines),
-        stalls={name: sum(line.stalls[name] for line in lines) for name in MATH_STALLS},
-        counts=Counts.together(line.counts for line in lines),
-        traffic=Traffic.together(line.traffic for line in lines),
-    )
 
 
 _COUNTS = tuple(f.name for f in fields(Counts))
@@ -536,21 +526,18 @@ def _tally(pe: Pe) -> Array:
     return np.array((*counted, *c.queue.values(), *c.math.values(), c.math_busy, pe.executed), np.int64)
 
 
-def _line(program: MachineProgram, pc: int, row: Array, pe: int) -> ProfileLine:
+def _sums(rows: Iterable[Array]) -> dict[str, Any]:
+    """Fields of ProfileTotals from rows of the accounts' tables."""
+    row = sum(rows, np.zeros(int(_ENDS[-1]), np.int64))
     counts, traffic, queue, math, busy, executed = (part.tolist() for part in np.split(row, _ENDS[:-1]))
-    return ProfileLine(
-        pc=pc,
-        labels=tuple(name for name, at in program.labels if at == pc),
-        text=str(program.instructions[pc]),
-        executed=executed[0],
-        cycles=sum(queue),
-        queue=dict(zip(QUEUE, queue, strict=True)),
-        math_cycles=busy[0],
-        stalls=dict(zip(MATH_STALLS, math, strict=True)),
-        counts=Counts(*counts),
-        traffic=Traffic(*traffic),
-        pes=(pe,),
-    )
+    sums = {"executed": executed[0], "cycles": sum(queue), "queue": dict(zip(QUEUE, queue, strict=True))}
+    sums |= {"math_cycles": busy[0], "stalls": dict(zip(MATH_STALLS, math, strict=True))}
+    return sums | {"counts": Counts(*counts), "traffic": Traffic(*traffic)}
+
+
+def _line(program: MachineProgram, pc: int, row: Array, pe: int) -> ProfileLine:
+    labels = tuple(name for name, at in program.labels if at == pc)
+    return ProfileLine(**_sums([row]), pc=pc, labels=labels, text=str(program.instructions[pc]), row=row, pes=(pe,))
 
 
 def profile(

@@ -8,6 +8,8 @@ last may put its result there, since sources are read first.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any
@@ -130,21 +132,17 @@ class Emitter:
         self.append(f"{name}{one} r{{}}, {texts}, #", out, *(o for o in operands if isinstance(o, Reg)))
         return out
 
-    def binary(self, name: str, x: Reg | str, y: Reg | str, into: Reg | None = None) -> Reg:
-        """X op Y, by an instruction such as ``vf.add``, in registers that the caller releases.
+    def do(self, name: str, *operands: Reg | str, into: Reg | None = None) -> Reg:
+        """One instruction, such as ``vf.add`` or ``vsel``, into registers of its own; the caller releases operands.
 
-        Only Y may be one register of a run's operation: an X is swapped with it, or made a run.
+        Only the last operand may be one register of a run's operation: another is swapped with it, or made a run.
         """
-        out = into or self.allocate_for(x, y)
-        if isinstance(x, Reg) and x.one and not out.one and name.partition(".")[2] in _COMMUTATIVE:
-            x, y = y, x
-        return self._of_runs(name, out, (x,), y)
-
-    def _of_runs(self, name: str, out: Reg, first: tuple[Reg | str, ...], last: Reg | str) -> Reg:
-        """One instruction, where operands before the last are made runs if they must."""
-        single = [o for o in first if isinstance(o, Reg) and o.one and not out.one]
-        runs = {o: self.broadcast(o) for o in single}
-        self.line(name, out, *(runs.get(o, o) if isinstance(o, Reg) else o for o in first), last)
+        out = into or self.allocate_for(*operands)
+        spread = [o for o in operands[:-1] if isinstance(o, Reg) and o.one and not out.one]
+        if spread and name.partition(".")[2] in _COMMUTATIVE:
+            return self.line(name, out, *reversed(operands))
+        runs: dict[Reg | str, Reg] = {o: self.broadcast(o) for o in spread}
+        self.line(name, out, *(runs.get(o, o) for o in operands[:-1]), operands[-1])
         self.release(*runs.values())
         return out
 
@@ -164,17 +162,10 @@ class Emitter:
         one = all(r.one for r in regs)
         return next((r for r in regs if r.one == one and r.uses == 1), None)
 
-    def function(self, op: str, x: Reg, into: Reg | None = None) -> Reg:
-        return self.line(f"vfun.{op}", into or self.allocate(x.one), x)
-
-    def choose(self, mask: Reg, x: Reg | str, y: Reg | str, into: Reg | None = None) -> Reg:
-        """x where the mask is not 0, else y."""
-        return self._of_runs("vsel", into or self.allocate_for(mask, x, y), (mask, x), y)
-
     def convert(self, to: str, of: str, x: Reg, into: Reg | None = None, how: str = "") -> Reg:
         """Convert packed elements ``of`` one type ``to`` another."""
         name = f"vcvt.to_{machine_type(to)}.from_{machine_type(of)}{how}"
-        return self.line(name, into or self.allocate(x.one), x)
+        return self.do(name, x, into=into)
 
     def in_register(self, x: Reg | str, one: bool = True) -> Reg:
         """A value in registers, a constant too; the caller releases it."""
@@ -235,6 +226,43 @@ def stored_as_it_is(spec: VectorSpec, uses: dict[int, int]) -> frozenset[int]:
         if out.dtype == spec.dtype(out.value) and size_of(out.dtype) < 4 and uses[out.value] == 1
         if (out.form == "row") == (spec.forms[out.value] in ("row", "one"))
     )
+
+
+@dataclass(eq=False)
+class Step:
+    """One instruction of a recipe, and its result."""
+
+    name: str
+    operands: tuple[Reg | str | Step, ...]
+
+
+@dataclass
+class Recipe:
+    """Instructions noted down by calling it: each takes the registers of a result of no use after it, or others.
+
+    Operands that are no results of the recipe stay the caller's.
+    """
+
+    steps: list[Step] = field(default_factory=list)
+
+    def __call__(self, name: str, *operands: Reg | str | Step) -> Step:
+        self.steps.append(Step(name, operands))
+        return self.steps[-1]
+
+    def made(self, e: Emitter, into: Reg | None = None) -> Reg:
+        """The registers of the last result (``into``, if it is the only one), with all instructions appended."""
+        uses = Counter(o for step in self.steps for o in step.operands if isinstance(o, Step))
+        regs: dict[Step, Reg] = {}
+        for step in self.steps:
+            operands = [regs[o] if isinstance(o, Step) else o for o in step.operands]
+            results = [o for o in step.operands if isinstance(o, Step)]
+            uses.subtract(results)
+            dead = [regs[o] for o in dict.fromkeys(results) if not uses[o]]
+            one = all(o.one for o in operands if isinstance(o, Reg))
+            place = next((reg for reg in dead if reg.one == one), into if len(self.steps) == 1 else None)
+            regs[step] = e.do(step.name, *operands, into=place)
+            e.release(*(reg for reg in dead if reg is not place))
+        return regs[self.steps[-1]]
 
 
 # Rounding, clamping and scaling on the way to narrow integers are one instruction, or two.
@@ -322,7 +350,9 @@ _WHOLE = {
     "shift_right_logical": "shru",
 }
 _FUNCTIONS = {"exponential": "exp", "log": "log", "sqrt": "sqrt", "rsqrt": "rsqrt", "tanh": "tanh"}
-_MINUS_ONE, _ONE, _SIGN = literal(-1.0, "f32"), literal(1.0, "f32"), str(-(2**31))
+_MINUS_ONE, _ZERO, _ONE = (literal(value, "f32") for value in (-1.0, 0.0, 1.0))
+_SIGN, _SIZE, _INFINITE = str(-(2**31)), str(2**31 - 1), str(0x7F800000)
+"""The bits of a float32 that are its sign, and the others; those of infinity."""
 
 
 def emit(e: Emitter, number: int, uses: dict[int, int]) -> None:
@@ -363,9 +393,9 @@ def _quantised(e: Emitter, op: Op, fused: Quantised, stored: bool) -> Reg:
     else:
         (least, most), (low, high) = fused.ends, ends_of(target)
         if least > low:
-            x = e.binary("vf.max", x, literal(least, "f32"), out)
+            x = e.do("vf.max", x, literal(least, "f32"), into=out)
         if most < high:
-            x = e.binary("vf.min", x, literal(most, "f32"), out)
+            x = e.do("vf.min", x, literal(most, "f32"), into=out)
         e.convert(target, "f32", x, out)
     if target != "s32" and not stored:
         e.convert("s32", target, out, out)
@@ -375,78 +405,67 @@ def _quantised(e: Emitter, op: Op, fused: Quantised, stored: bool) -> Reg:
 
 def _result(e: Emitter, op: Op, x: list[Reg | str]) -> Reg:
     name, floats = op.name, is_float(op.dtype)
-    source = e.spec.dtype(op.operands[0]) if op.operands else op.dtype
-    if floats and name in _FLOAT:
-        return e.binary(f"vf.{_FLOAT[name]}", x[0], x[1], e.in_place(x))
-    if not floats and name in _WHOLE:
-        if name.startswith("shift_"):
-            return _shifted(e, op, x)
-        unsigned = {"max": "maxu", "min": "minu"} if op.dtype == "u32" else {}
-        if op.dtype == "u32" and name in ("divide", "remainder"):
-            raise UnsupportedError("division of unsigned 32-bit integers on the vector unit")
-        return e.binary(f"vi.{unsigned.get(_WHOLE[name], _WHOLE[name])}", x[0], x[1], e.in_place(x))
     if name.startswith("reduce_"):
         return _reduced(e, op, e.in_register(x[0], one=False), floats)
-    if name == "compare":
-        kind = "vfcmp" if is_float(source) else "vcmp"
-        condition = COMPARISONS[op.attributes[0]]
-        tail = "u" if source == "u32" and condition not in ("eq", "ne") else ""
-        return e.binary(f"{kind}.{condition}{tail}", x[0], x[1])
-    if name == "select":
-        mask = e.in_register(x[0])
-        out = e.choose(mask, x[1], x[2])
-        e.release(mask)
-        return out
-    if name == "clamp":
-        low, high = ("max", "min") if floats or op.dtype != "u32" else ("maxu", "minu")
-        low, high = (f"{'vf' if floats else 'vi'}.{extreme}" for extreme in (low, high))
-        out = e.binary(low, x[1], x[0])
-        if not (isinstance(x[2], Reg) and not x[2].one and out.one):
-            return e.binary(high, out, x[2], out)
-        wide = e.binary(high, x[2], out)
-        e.release(out)
-        return wide
     if name.startswith("iota_"):
         columns = name == "iota_cols"
         start, out = e.first_column if columns else e.row_number, e.allocate(one=not columns)
         assert start is not None
         e.append("viota r{}, r{}, #" if columns else f"vi.add r{{}}, r{{}}, {e.spec.first}, #", out, start)
         return e.convert("f32", "s32", out, out) if floats else out
-    if name in _FUNCTIONS and isinstance(x[0], Reg):
-        return e.function(_FUNCTIONS[name], x[0], e.in_place(x))
-    own = e.in_register(x[0])
-    out = _unary(e, name, own, floats, op, x)
+    do, place = Recipe(), None
+    if name in (_FLOAT if floats else _WHOLE) and not name.startswith("shift_"):
+        unsigned = {"max": "maxu", "min": "minu"} if op.dtype == "u32" else {}
+        if op.dtype == "u32" and name in ("divide", "remainder"):
+            raise UnsupportedError("division of unsigned 32-bit integers on the vector unit")
+        do(f"vf.{_FLOAT[name]}" if floats else f"vi.{unsigned.get(_WHOLE[name], _WHOLE[name])}", x[0], x[1])
+        return do.made(e, e.in_place(x))
+    if name == "compare":
+        source, condition = e.spec.dtype(op.operands[0]), COMPARISONS[op.attributes[0]]
+        tail = "u" if source == "u32" and condition not in ("eq", "ne") else ""
+        do(f"{'vfcmp' if is_float(source) else 'vcmp'}.{condition}{tail}", x[0], x[1])
+        return do.made(e)
+    if name == "clamp":
+        kind, tail = "vf" if floats else "vi", "u" if op.dtype == "u32" else ""
+        do(f"{kind}.min{tail}", do(f"{kind}.max{tail}", x[1], x[0]), x[2])
+        return do.made(e)
+    if name in _FUNCTIONS:
+        place = e.in_place(x)
+    own = e.in_register(x[0], one=not name.startswith("shift_"))
+    if name == "select":
+        do("vsel", own, x[1], x[2])
+    elif name.startswith("shift_"):
+        _shifted(do, op, own, x[1])
+    elif name == "power":
+        _power(do, op, own, x[1])
+    elif name == "not":
+        do("vi.xor", own, "1" if op.dtype == "pred" else "-1")
+    elif name in _FUNCTIONS:
+        do(f"vfun.{_FUNCTIONS[name]}", own)
+    else:
+        (_OF_FLOATS if floats else _OF_WHOLES)[name](do, own)
+    out = do.made(e, place)
     e.release(own)
     return out
 
 
-def _shifted(e: Emitter, op: Op, x: list[Reg | str]) -> Reg:
+def _shifted(do: Recipe, op: Op, x: Reg, by: Reg | str) -> None:
     """Narrow integers have their sign in all 32 bits; by as many bits as there are, or more, nothing is left."""
-    bits, by, own = size_of(op.dtype) * 8, op.operands[1], e.in_register(x[0], one=False)
-    known = int(by[1]) if isinstance(by, tuple) else None
+    own: Reg | Step = x
+    bits, known = size_of(op.dtype) * 8, op.operands[1]
+    count = int(known[1]) if isinstance(known, tuple) else None
     if op.name == "shift_right_arithmetic":
         if op.dtype[0] == "u" and bits < 32:  # the highest bit is the sign
-            signed = e.binary("vi.shl", own, str(32 - bits))
-            e.release(own)
-            own = e.binary("vi.shr", signed, str(32 - bits), signed)
-        least = e.binary("vi.minu", x[1], "31") if known is None else None
-        out = e.binary("vi.shr", own, least or str(known if known is not None and 0 <= known < 32 else 31))
-        if least is not None:
-            e.release(least)
-    else:
-        whole = e.binary("vi.and", own, str(2**bits - 1)) if op.name == "shift_right_logical" and bits < 32 else None
-        out = e.binary(f"vi.{_WHOLE[op.name]}", whole or own, x[1])
-        if whole is not None:
-            e.release(whole)
-        if known is None:
-            fits = e.binary("vcmp.ltu", x[1], str(bits))
-            kept = e.choose(fits, out, "0")
-            e.release(fits, out)
-            out = kept
-        elif not 0 <= known < bits:
-            out = e.binary("vi.and", out, "0", out)
-    e.release(own)
-    return out
+            own = do("vi.shr", do("vi.shl", x, str(32 - bits)), str(32 - bits))
+        do("vi.shr", own, do("vi.minu", by, "31") if count is None else str(count if 0 <= count < 32 else 31))
+        return
+    if op.name == "shift_right_logical" and bits < 32:
+        own = do("vi.and", x, str(2**bits - 1))
+    out = do(f"vi.{_WHOLE[op.name]}", own, by)
+    if count is None:
+        do("vsel", do("vcmp.ltu", by, str(bits)), out, "0")
+    elif not 0 <= count < bits:
+        do("vi.and", out, "0")
 
 
 def _reduced(e: Emitter, op: Op, x: Reg, floats: bool) -> Reg:
@@ -458,7 +477,7 @@ def _reduced(e: Emitter, op: Op, x: Reg, floats: bool) -> Reg:
         x = e.broadcast(x)
     whole, out = x, e.allocate(one=True)
     if e.mask is not None:
-        whole = e.choose(e.mask, x, literal(IDENTITIES[operation, kind], kind))
+        whole = e.do("vsel", e.mask, x, literal(IDENTITIES[operation, kind], kind))
     e.append(f"vred.{how} r{{}}, r{{}}, {e.count}", out, whole)
     if whole is not x:
         e.release(whole)
@@ -478,7 +497,7 @@ def _converted(e: Emitter, source: str, target: str, x: Reg | str, stored: bool)
     floats = is_float(source), is_float(target)
     narrow = target not in ("f32", "s32", "u32")
     if target == "pred":
-        e.binary("vfcmp.ne" if floats[0] else "vcmp.ne", own, "0f00000000" if floats[0] else "0", out)
+        e.do("vfcmp.ne" if floats[0] else "vcmp.ne", own, _ZERO if floats[0] else "0", into=out)
     elif floats[0] == floats[1]:
         e.pack(own, target, out)
         e.unpack(out, target, out)
@@ -492,155 +511,89 @@ def _converted(e: Emitter, source: str, target: str, x: Reg | str, stored: bool)
     return out
 
 
-def _unary(e: Emitter, name: str, x: Reg, floats: bool, op: Op, all_: list[Reg | str]) -> Reg:
-    if name in _FUNCTIONS:
-        return e.function(_FUNCTIONS[name], x)
-    if name == "negate":
-        return e.binary("vf.mul", x, _MINUS_ONE) if floats else e.binary("vi.sub", "0", x)
-    if name == "abs":
-        if floats:
-            return e.binary("vi.and", x, str(2**31 - 1))
-        negative = e.binary("vi.mul", x, "-1")
-        return e.binary("vi.max", x, negative, negative)
-    if name == "not":
-        return e.binary("vi.xor", x, "1" if op.dtype == "pred" else "-1")
-    if name == "is_finite":
-        out = e.binary("vi.and", x, str(2**31 - 1))
-        e.binary("vcmp.lt", out, str(0x7F800000), out)
-        return out
-    if name == "logistic":
-        out = e.binary("vf.mul", x, _MINUS_ONE)
-        e.function("exp", out, out)
-        e.binary("vf.add", out, _ONE, out)
-        return e.function("recip", out, out)
-    if name == "sign" and not floats:
-        out = e.binary("vi.max", x, "-1")
-        return e.binary("vi.min", out, "1", out)
-    if name == "power":
-        return _power(e, x, all_[1], op)
-    return {
-        "erf": _erf,
-        "sign": _sign,
-        "floor": lambda e, x: _stepped(e, x, "gt", _MINUS_ONE),
-        "ceil": lambda e, x: _stepped(e, x, "lt", _ONE),
-        "round_nearest_even": lambda e, x: _rounded(e, x, ""),
-        "log_plus_one": _log1p,
-        "exponential_minus_one": _expm1,
-    }[name](e, x)
-
-
-def _power(e: Emitter, x: Reg, y: Reg | str, op: Op) -> Reg:
+def _power(do: Recipe, op: Op, x: Reg, y: Reg | str) -> None:
     """Small whole exponents by products; others by the exponential, of numbers that are not negative."""
-    exponent = op.operands[1]
-    if isinstance(exponent, tuple) and float(exponent[1]) in (1.0, 2.0, 3.0, 4.0):
-        out = e.binary("vf.mul", x, _ONE)
-        if exponent[1] >= 2:
-            e.binary("vf.mul", out, x, out)
-        if exponent[1] == 3:
-            e.binary("vf.mul", out, x, out)
-        if exponent[1] == 4:
-            e.binary("vf.mul", out, out, out)
-        return out
-    if isinstance(exponent, tuple) and float(exponent[1]) in (0.5, -0.5, -1.0):
-        return e.function({0.5: "sqrt", -0.5: "rsqrt", -1.0: "recip"}[float(exponent[1])], x)
-    out = e.function("log", x)
-    product = e.binary("vf.mul", out, y)
-    e.release(out)
-    return e.function("exp", product, product)
+    exponent = float(op.operands[1][1]) if isinstance(op.operands[1], tuple) else 0.0
+    if exponent in (1.0, 2.0, 3.0, 4.0):
+        out = do("vf.mul", x, _ONE)
+        out = do("vf.mul", out, x) if exponent >= 2 else out
+        if exponent > 2:
+            do("vf.mul", out, x if exponent == 3 else out)
+    elif name := {0.5: "sqrt", -0.5: "rsqrt", -1.0: "recip"}.get(exponent):
+        do(f"vfun.{name}", x)
+    else:
+        do("vfun.exp", do("vf.mul", do("vfun.log", x), y))
 
 
-def _polynomial(e: Emitter, x: Reg, coefficients: tuple[float, ...]) -> Reg:
-    out = e.binary("vf.mul", x, literal(coefficients[0], "f32"))
+def _polynomial(do: Recipe, x: Step, coefficients: tuple[float, ...]) -> Step:
+    out = do("vf.mul", x, literal(coefficients[0], "f32"))
     for coefficient in coefficients[1:-1]:
-        e.binary("vf.add", out, literal(coefficient, "f32"), out)
-        e.binary("vf.mul", out, x, out)
-    return e.binary("vf.add", out, literal(coefficients[-1], "f32"), out)
+        out = do("vf.mul", do("vf.add", out, literal(coefficient, "f32")), x)
+    return do("vf.add", out, literal(coefficients[-1], "f32"))
 
 
-def _erf(e: Emitter, x: Reg) -> Reg:
-    clamped = e.binary("vf.max", x, literal(-_ERF_END, "f32"))
-    e.binary("vf.min", clamped, literal(_ERF_END, "f32"), clamped)
-    square = e.binary("vf.mul", clamped, clamped)
-    over = _polynomial(e, square, _ERF_P)
-    e.binary("vf.mul", over, clamped, over)
-    e.release(clamped)
-    under = _polynomial(e, square, _ERF_Q)
-    e.release(square)
-    e.binary("vf.div", over, under, over)
-    e.release(under)
-    return over
+def _erf(do: Recipe, x: Reg) -> None:
+    clamped = do("vf.min", do("vf.max", x, literal(-_ERF_END, "f32")), literal(_ERF_END, "f32"))
+    square = do("vf.mul", clamped, clamped)
+    do("vf.div", do("vf.mul", _polynomial(do, square, _ERF_P), clamped), _polynomial(do, square, _ERF_Q))
 
 
-def _sign(e: Emitter, x: Reg) -> Reg:
+def _sign(do: Recipe, x: Reg) -> None:
     """1 or -1 with the sign of x; 0, -0 and NaN are themselves."""
-    one = e.binary("vi.and", x, _SIGN)
-    e.binary("vi.or", one, str(int(np.float32(1).view(np.int32))), one)
-    other = e.binary("vfcmp.lt", x, "0f00000000")
-    above = e.binary("vfcmp.gt", x, "0f00000000")
-    e.binary("vi.or", other, above, other)
-    e.release(above)
-    out = e.choose(other, one, x, one)
-    e.release(other)
-    return out
+    one = do("vi.or", do("vi.and", x, _SIGN), str(int(np.float32(1).view(np.int32))))
+    do("vsel", do("vi.or", do("vfcmp.lt", x, _ZERO), do("vfcmp.gt", x, _ZERO)), one, x)
 
 
-def _rounded(e: Emitter, x: Reg, how: str) -> Reg:
+def _rounded(do: Recipe, x: Reg, how: str = "") -> Step:
     """The nearest whole number (``.rz``: towards zero), with the sign of x."""
-    whole = e.convert("s32", "f32", x, None, how)
-    e.convert("f32", "s32", whole, whole)
-    sign = e.binary("vi.and", x, _SIGN)
-    e.binary("vi.or", whole, sign, whole)
-    e.binary("vi.and", x, str(2**31 - 1), sign)
-    e.binary("vfcmp.lt", sign, literal(_EXACT, "f32"), sign)
-    out = e.choose(sign, whole, x, whole)
-    e.release(sign)
-    return out
+    whole = do("vcvt.to_f32.from_s32", do(f"vcvt.to_s32.from_f32{how}", x))
+    whole = do("vi.or", whole, do("vi.and", x, _SIGN))
+    return do("vsel", do("vfcmp.lt", do("vi.and", x, _SIZE), literal(_EXACT, "f32")), whole, x)
 
 
-def _stepped(e: Emitter, x: Reg, beyond: str, step: str) -> Reg:
+def _stepped(do: Recipe, x: Reg, beyond: str, step: str) -> None:
     """Floor and ceiling: towards zero, and one further where that went ``beyond`` x."""
-    whole = _rounded(e, x, ".rz")
-    other = e.binary(f"vfcmp.{beyond}", whole, x)
-    moved = e.binary("vf.add", whole, step)
-    out = e.choose(other, moved, whole, moved)
-    e.release(other, whole)
-    sign = e.binary("vi.and", x, _SIGN)  # the ceiling of -0.5 is -0
-    zero = e.binary("vfcmp.eq", out, "0f00000000")
-    e.choose(zero, sign, out, out)
-    e.release(zero, sign)
-    return out
+    whole = _rounded(do, x, ".rz")
+    out = do("vsel", do(f"vfcmp.{beyond}", whole, x), do("vf.add", whole, step), whole)
+    sign = do("vi.and", x, _SIGN)  # the ceiling of -0.5 is -0
+    do("vsel", do("vfcmp.eq", out, _ZERO), sign, out)
 
 
-def _log1p(e: Emitter, x: Reg) -> Reg:
+def _log1p(do: Recipe, x: Reg) -> None:
     """log(u) x / (u - 1) with u = 1 + x, which makes up for the rounding of u."""
-    u = e.binary("vf.add", x, _ONE)
-    less = e.binary("vf.sub", u, _ONE)
-    same = e.binary("vfcmp.eq", less, "0f00000000")
-    ratio = e.binary("vf.div", x, less, less)
-    big = e.binary("vi.and", u, str(2**31 - 1))
-    e.binary("vfcmp.eq", big, "0f7f800000", big)
-    e.choose(big, _ONE, ratio, ratio)
-    e.release(big)
-    e.function("log", u, u)
-    e.binary("vf.mul", u, ratio, u)
-    e.release(ratio)
-    e.choose(same, x, u, u)
-    e.release(same)
-    return u
+    u = do("vf.add", x, _ONE)
+    less = do("vf.sub", u, _ONE)
+    same = do("vfcmp.eq", less, _ZERO)
+    ratio = do("vf.div", x, less)
+    ratio = do("vsel", do("vfcmp.eq", do("vi.and", u, _SIZE), literal(inf, "f32")), _ONE, ratio)
+    do("vsel", same, x, do("vf.mul", do("vfun.log", u), ratio))
 
 
-def _expm1(e: Emitter, x: Reg) -> Reg:
+def _expm1(do: Recipe, x: Reg) -> None:
     """(u - 1) x / log(u) with u = e^x; x itself where u is 1, u - 1 where x is large."""
-    u = e.function("exp", x)
-    less = e.binary("vf.sub", u, _ONE)
-    log = e.function("log", u)
-    ratio = e.binary("vf.div", x, log)
-    small = e.binary("vi.and", x, str(2**31 - 1), log)
-    e.binary("vfcmp.lt", small, literal(0.5, "f32"), small)
-    e.binary("vf.mul", ratio, less, ratio)
-    e.choose(small, ratio, less, ratio)
-    e.release(small)
-    e.binary("vfcmp.eq", less, "0f00000000", less)
-    e.choose(less, x, ratio, ratio)
-    e.release(less, u)
-    return ratio
+    u = do("vfun.exp", x)
+    less = do("vf.sub", u, _ONE)
+    ratio = do("vf.div", x, do("vfun.log", u))
+    small = do("vfcmp.lt", do("vi.and", x, _SIZE), literal(0.5, "f32"))
+    ratio = do("vsel", small, do("vf.mul", ratio, less), less)
+    do("vsel", do("vfcmp.eq", less, _ZERO), x, ratio)
+
+
+_OF_FLOATS: dict[str, Callable[[Recipe, Reg], object]] = {
+    "negate": lambda do, x: do("vf.mul", x, _MINUS_ONE),
+    "abs": lambda do, x: do("vi.and", x, _SIZE),
+    "sign": _sign,
+    "floor": lambda do, x: _stepped(do, x, "gt", _MINUS_ONE),
+    "ceil": lambda do, x: _stepped(do, x, "lt", _ONE),
+    "round_nearest_even": _rounded,
+    "logistic": lambda do, x: do("vfun.recip", do("vf.add", do("vfun.exp", do("vf.mul", x, _MINUS_ONE)), _ONE)),
+    "erf": _erf,
+    "log_plus_one": _log1p,
+    "exponential_minus_one": _expm1,
+}
+_OF_WHOLES: dict[str, Callable[[Recipe, Reg], object]] = {
+    "negate": lambda do, x: do("vi.sub", "0", x),
+    "abs": lambda do, x: do("vi.max", x, do("vi.mul", x, "-1")),
+    "sign": lambda do, x: do("vi.min", do("vi.max", x, "-1"), "1"),
+    "is_finite": lambda do, x: do("vcmp.lt", do("vi.and", x, _SIZE), _INFINITE),
+}

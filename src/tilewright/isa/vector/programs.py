@@ -7,7 +7,7 @@ group's registers; else rows are cut into blocks of columns.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from math import inf
@@ -16,14 +16,12 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import UnsupportedError, UsageError
-from tilewright.isa.chip.segments import Part, TensorMemory, by_dim
-from tilewright.isa.execute.machine import Machine
-from tilewright.isa.execute.run import MatrixUnit
+from tilewright.isa.chip.segments import Part, by_dim
 from tilewright.isa.language.assemble import assemble
 from tilewright.isa.language.config import MatrixUnitConfig, checked_config
 from tilewright.isa.language.errors import array_of
 from tilewright.isa.language.program import MachineProgram
-from tilewright.isa.multiply.matmul import KernelResult, Windows, result_from, run_on_elements
+from tilewright.isa.multiply.matmul import KernelResult, Windows, host, run_alone, run_on_elements
 from tilewright.isa.vector.emit import Emitter, Layout, Reg, emit, stored_as_it_is, uses_of
 from tilewright.isa.vector.spec import (
     FLOATS,
@@ -167,8 +165,8 @@ def _store(e: Emitter, out: Output) -> None:
 def _text(
     spec: VectorSpec, e: Emitter, shape: Shape, last: int, periods: list[int], config: MatrixUnitConfig
 ) -> list[str]:
-    names = [*(each.name for each in spec.inputs), *(out.name for out in spec.outputs)]
     """The program's text. The last registers are pairs of coordinates (column, row), and scratch registers."""
+    names = [*(each.name for each in spec.inputs), *(out.name for out in spec.outputs)]
     end = config.registers
     period = {each: end - 12 - 2 * n for n, each in enumerate(periods)}  # (first column, row of the period)
     tid, row, part, first = range(end - 10, end - 6)  # a thread's number, its row, its part of it, its first column
@@ -217,40 +215,29 @@ def run_vector(
     config = checked_config(config)
     given = {each.name: tensor_of(spec, each, tensors) for each in spec.inputs}
     zeros = {out.name: zeros_of(spec, out) for out in spec.outputs}
-    if 0 in (spec.rows, spec.cols):
-        result = result_from(MatrixUnit(config).run("halt"), next(iter(zeros.values())), None)
-        values = zeros
-    elif config.pes > 1:
-        result, values = _on_elements(spec, given, zeros, config, trace)
+    if config.pes > 1 and spec.rows and spec.cols:
+        result = _on_elements(spec, {**given, **zeros}, zeros.keys(), config, trace)
     else:
-        program = vector_program(spec, config)
-        run = MatrixUnit(config).run(program, TensorMemory({**given, **zeros}), trace=trace)
-        values = {name: run.tensor(name) for name in zeros}
-        result = result_from(run, next(iter(values.values())), program)
-        run.state.chip.pes.clear()  # they know their chip: a circle would keep its memory until garbage is collected
+        result = run_alone(config, vector_program(spec, config), {**given, **zeros}, zeros, trace)
     for out in spec.outputs:
         if out.dtype == "pred":
-            values[out.name] = values[out.name].astype(bool)
-    return replace(result, value=values[spec.outputs[0].name], values=values)
+            result.values[out.name] = result.values[out.name].astype(bool)
+    return replace(result, value=result.values[spec.outputs[0].name])
 
 
 def _on_elements(
-    spec: VectorSpec, given: dict[str, Array], zeros: dict[str, Array], config: MatrixUnitConfig, trace: bool
-) -> tuple[KernelResult, dict[str, Array]]:
+    spec: VectorSpec, tensors: Mapping[str, Array], outs: Collection[str], config: MatrixUnitConfig, trace: bool
+) -> KernelResult:
     """Run it on several processing elements, each with a share of the rows."""
-    machine = Machine(config, trace=trace)
-    machine.system |= {**given, **{name: np.array(zero) for name, zero in zeros.items()}}
-    for name in machine.system:
-        machine.page_table(name, mapped=True)
-    divided = {each.name for each in spec.inputs if each.form in ("full", "row")} | set(zeros)
+    machine = host(config, tensors, trace)
+    divided = {each.name for each in spec.inputs if each.form in ("full", "row")} | set(outs)
     work = []
     for pe, (part,) in by_dim((spec.rows, spec.cols), 0, config.pes).items():
         (first, _), (rows, _) = part.base, part.size
         program = vector_program(replace(spec, rows=rows, first=spec.first + first), config)
         windows: Windows = {name: Part((first, 0), (rows, machine.system[name].shape[1])) for name in divided}
         work.append((pe, program, windows))
-    made = run_on_elements(machine, work, out=spec.outputs[0].name)
-    return made, {name: machine.tensor(name) for name in zeros}
+    return run_on_elements(machine, work, outs=outs)
 
 
 # Softmax, layer norm and RMS norm.

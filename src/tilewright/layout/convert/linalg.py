@@ -26,6 +26,7 @@ from tilewright.layout.index.index_map import IndexMap
 from tilewright.layout.index.steps import Permute, Split, Step, sizes_behind
 from tilewright.layout.index.types import TYPE_BITS, dtype_name, mlir_type, require_layout, text_of, to_ints, xla_dtype
 from tilewright.layout.kinds.tiled import TensorLayout
+from tilewright.layout.text.neighbours import mlir_dims
 from tilewright.layout.text.notation import COMBINE
 
 
@@ -150,7 +151,6 @@ _HEAD = re.compile(r"\b(?:linalg|tensor)\.pack\b")
 _NUMBERS = r"\s*=\s*\[([^\[\]]*)\]"
 _TENSOR = r"(?:tensor|memref)<([^<>]*(?:<[^<>]*>)?)>"
 _TYPES = re.compile(rf":\s*{_TENSOR}\s*->\s*{_TENSOR}")
-_SHAPE = re.compile(r"((?:[0-9?]+x)*)(.+)", re.DOTALL)
 
 
 def _numbers(text: str, name: str, start: int, end: int) -> tuple[int, ...] | None:
@@ -166,19 +166,17 @@ def _numbers(text: str, name: str, start: int, end: int) -> tuple[int, ...] | No
 
 def _tensor(text: str, inside: str, at: int) -> tuple[tuple[int, ...], str]:
     """Sizes and element type within ``tensor<...>``, which begins at ``at``."""
-    parts = _SHAPE.fullmatch(inside.strip())
-    sizes, kind = (parts[1], parts[2].strip()) if parts else ("", "")
-    if "," in kind:
+    if "," in inside:
         raise UnsupportedError(f"<{inside}> has a memory layout of its own", how="linalg.pack packs plain tensors")
+    sizes, kind = mlir_dims(inside)
     dtype = xla_dtype(kind)
     if dtype not in TYPE_BITS:
         raise ParseError(f"no element type called {kind!r}", text=text, column=at)
-    if "?" in sizes:
+    if any(size < 0 for size in sizes):
         raise UnsupportedError(f"tensor<{inside}> has dims without a size", how="give the sizes of the run")
-    dims = sizes.split("x")[:-1]
-    if any(len(dim) > 18 for dim in dims):
+    if max(sizes, default=0) >= 10**18:
         raise ParseError("a dim of more than 18 digits", text=text, column=at)
-    return tuple(map(int, dims)), dtype
+    return tuple(sizes), dtype
 
 
 def _operation(text: str, start: int, end: int) -> LinalgPack:

@@ -18,7 +18,7 @@ from tilewright.layout.index.types import UNBOUNDED, dtype_name, require_layout,
 from tilewright.layout.kinds.tiled import TensorLayout, from_text, parse, tiled
 from tilewright.layout.move.pack import check_buffer
 from tilewright.layout.text.neighbours import SPACES
-from tilewright.layout.text.notation import LARGEST, ArrayText, combine_mark, format_shape, read_shape
+from tilewright.layout.text.notation import LARGEST, ArrayText, combine_mark, dense_order, format_shape, read_shape
 
 _ENUMERATED = 1 << 20
 
@@ -39,9 +39,6 @@ class ConvertedLayout(IndexMap):
 
     def __str__(self) -> str:
         return f"{self.dtype}[{','.join(map(str, self.shape))}] as {self.source}"
-
-    def __repr__(self) -> str:
-        return f"<{self}>"
 
 
 def natural_sizes(shape: Sequence[int]) -> tuple[int, ...]:
@@ -96,15 +93,8 @@ def from_strides(shape: Sequence[int], strides: Sequence[int], dtype: Any) -> In
     if any(s % size for s in numbers):
         raise UnsupportedError(f"strides {numbers} are not multiples of the {size} bytes of {name}")
     elements = tuple(s // size for s in numbers)
-    live = tuple(s if n > 1 else 0 for s, n in zip(elements, dims, strict=True))
-    row_major = tuple(range(len(dims) - 1, -1, -1))
-    for order in (row_major, tuple(sorted(row_major, key=lambda d: live[d]))):
-        step, dense = 1, True
-        for d in order:
-            dense &= live[d] == (step if dims[d] > 1 else 0)
-            step *= dims[d]
-        if dense:
-            return tiled(dims, name, order)
+    if (order := dense_order(dims, elements)) is not None:
+        return tiled(dims, name, order)
     reach = 1 + sum((n - 1) * s for n, s in zip(dims, elements, strict=True)) if all(dims) else 0
     axis = Axis("offset", tuple(enumerate(elements)), reach)
     return converted(name, dims, (), axis, f"strides ({','.join(map(str, elements))})")

@@ -13,7 +13,7 @@ import numpy as np
 from llvmlite import binding, ir
 
 from tilewright.kernels import cfunc, inner, xla_call
-from tilewright.kernels.vectors import I64, carray, intrinsic, load_word, to_bytes, types
+from tilewright.kernels.vectors import I64, Word, carray, emitted, load_word, to_bytes
 from tilewright.layout.move import GIVEN, LINE, SCRATCH, THREADS
 from tilewright.layout.move.move_kernels import move
 
@@ -29,13 +29,10 @@ _STALE = np.frombuffer(b"a program of another process: its kernels' plans are no
 _API, _CREATE_ERROR, _FAILED_PRECONDITION = 16, 48, 9  # of XLA's interface
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def _process_address(typing: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        known = builder.module.globals.get(_PROCESS)
-        return builder.ptrtoint(known or ir.Function(builder.module, ir.FunctionType(I64, []), _PROCESS), I64)
-
-    return types.int64(), generate
+@emitted
+def _process_address(builder: Any) -> Word:
+    known = builder.module.globals.get(_PROCESS)
+    return builder.ptrtoint(known or ir.Function(builder.module, ir.FunctionType(I64, []), _PROCESS), I64)
 
 
 @inner()

@@ -15,7 +15,7 @@ import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import combinations, product
+from itertools import combinations, islice, product
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -69,18 +69,9 @@ def is_injective(terms: Terms) -> bool:
             values = (values[:, None] + np.arange(size, dtype=values.dtype) * stride).reshape(-1)
         values.sort()
         return bool((values[1:] != values[:-1]).all())
-    reach = [sum((n - 1) * s for n, s in live[k:]) for k in range(len(live) + 1)]
-
-    def collides(k: int, rest: int, moved: bool) -> bool:
-        """Whether differences of terms k.. can bring ``rest`` to 0, with any term moved."""
-        if k == len(live):
-            return moved and rest == 0
-        size, stride = live[k]
-        low = max(1 - size, -(-(-rest - reach[k + 1]) // stride))
-        high = min(size - 1, (reach[k + 1] - rest) // stride)
-        return any(collides(k + 1, rest + d * stride, moved or d != 0) for d in range(low, high + 1))
-
-    return not collides(0, 0, False)
+    # Differences of two vectors, each moved up by size - 1: more than one gives the value of no difference.
+    middle = sum((size - 1) * stride for size, stride in live)
+    return len([*islice(solutions(middle, [(2 * size - 1, stride) for size, stride in live]), 2)]) == 1
 
 
 def solutions(value: int, terms: Terms) -> Iterator[tuple[int, ...]]:

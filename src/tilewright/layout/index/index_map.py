@@ -58,3 +58,6 @@ class IndexMap(AddressMap):
         from tilewright.layout.draw.picture import mimebundle
 
         return mimebundle(self)
+
+    def __repr__(self) -> str:
+        return f"<{self}>"

@@ -57,9 +57,6 @@ class PagedLayout(IndexMap):
     def __str__(self) -> str:
         return f"{self.dtype}[{_text(self.shape)}] in pages ({_text(self.page)}) of lines ({_text(self.line)})"
 
-    def __repr__(self) -> str:
-        return f"<{self}>"
-
 
 def _text(sizes: tuple[int, ...]) -> str:
     return ",".join(map(str, sizes))
@@ -156,9 +153,6 @@ class ShardedLayout(IndexMap):
         return (
             f"{self.dtype}[{vocab},{width}] over {self.shards} shards (rotation {self.rotation}, row {self.row_offset})"
         )
-
-    def __repr__(self) -> str:
-        return f"<{self}>"
 
 
 def mod_sharded(

@@ -200,9 +200,6 @@ class MeshLayout(IndexMap):
     def __str__(self) -> str:
         return f"{self.whole} over {self.sharding}"
 
-    def __repr__(self) -> str:
-        return f"<{self}>"
-
 
 def _mesh_steps(
     shape: Sequence[int], cuts: Sequence[int], sharding: Sharding

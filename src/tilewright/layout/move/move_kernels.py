@@ -19,17 +19,18 @@ from llvmlite import ir
 
 from tilewright.kernels import Callback, cfunc, inner, njit
 from tilewright.kernels.vectors import (
-    ADDRESS,
     I32,
     I64,
+    Element,
+    Literal,
+    Word,
     at,
     copy_vector,
-    intrinsic,
+    emitted,
     load,
     load_word,
     prefetch_line,
     shuffle,
-    types,
     vector,
 )
 from tilewright.layout.move import (
@@ -72,11 +73,6 @@ def _store(builder: Any, value: Any, address: Any, streaming: bool) -> None:
             done.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(I32, 1)]))
 
 
-def _width(unit: Any) -> int:
-    """Bytes of an element."""
-    return int(unit.bitwidth) // 8
-
-
 def _interleave(builder: Any, rows: list[Any], size: int) -> Any:
     """Elements of all rows in turn: row 0's first, row 1's first, ...; neighbours pair up, then pairs of pairs."""
     while len(rows) > 1:
@@ -104,153 +100,94 @@ def _part(builder: Any, whole: Any, rows: int, size: int) -> list[Any]:
     return parts
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def stream_line(typing: Any, target: Any, source: Any) -> Any:
+@emitted
+def stream_line(builder: Any, target: Word, source: Word) -> None:
     """A line from address ``source`` to address ``target``, which is aligned, past the caches."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        _store(builder, load(builder, args[1], 0, vector(LINE, 1)), args[0], True)
-        return context.get_dummy_value()
-
-    return types.none(ADDRESS, ADDRESS), generate
+    _store(builder, load(builder, source, 0, vector(LINE, 1)), target, True)
 
 
-@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
-def join_runs(typing: Any, target: Any, source: Any, pitch: Any, wide: Any, width: Any) -> Any:
-    """A line streamed to ``target``: pairs of runs of ``width`` bytes (a literal), ``pitch`` apart, ``wide`` apart."""
-    size = width.literal_value
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        target_, row, pitch_, wide_ = args[:4]
-        parts = []
-        for _ in range(LINE // (2 * size)):
-            parts += [load(builder, at, 0, vector(size, 1)) for at in (row, builder.add(row, pitch_))]
-            row = builder.add(row, wide_)
-        while len(parts) > 1:
-            both = list(range(2 * parts[0].type.count))
-            parts = [shuffle(builder, a, b, both) for a, b in zip(parts[::2], parts[1::2], strict=True)]
-        _store(builder, parts[0], target_, True)
-        return context.get_dummy_value()
-
-    return types.none(*[ADDRESS] * 4, width), generate
+@emitted
+def join_runs(builder: Any, target: Word, source: Word, pitch: Word, wide: Word, width: Literal) -> None:
+    """A line streamed to ``target``: pairs of runs of ``width`` bytes, ``pitch`` apart, ``wide`` apart."""
+    parts = []
+    for _ in range(LINE // (2 * width)):
+        parts += [load(builder, at, 0, vector(width, 1)) for at in (source, builder.add(source, pitch))]
+        source = builder.add(source, wide)
+    while len(parts) > 1:
+        both = list(range(2 * parts[0].type.count))
+        parts = [shuffle(builder, a, b, both) for a, b in zip(parts[::2], parts[1::2], strict=True)]
+    _store(builder, parts[0], target, True)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def copy_element(typing: Any, target: Any, source: Any, unit: Any) -> Any:
+@emitted
+def copy_element(builder: Any, target: Word, source: Word, unit: Element) -> None:
     """One element from address ``source`` to address ``target``."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        kind = ir.IntType(8 * _width(unit))
-        builder.store(load(builder, args[1], 0, kind), at(builder, args[0], 0, kind), align=1)
-        return context.get_dummy_value()
-
-    return types.none(ADDRESS, ADDRESS, unit), generate
+    kind = ir.IntType(8 * unit)
+    builder.store(load(builder, source, 0, kind), at(builder, target, 0, kind), align=1)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def store_element(typing: Any, target: Any, value: Any, unit: Any) -> Any:
+@emitted
+def store_element(builder: Any, target: Word, value: Word, unit: Element) -> None:
     """The low bytes of ``value`` as one element at address ``target``."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        kind = ir.IntType(8 * _width(unit))
-        narrow = args[1] if kind.width == 64 else builder.trunc(args[1], kind)
-        builder.store(narrow, at(builder, args[0], 0, kind), align=1)
-        return context.get_dummy_value()
-
-    return types.none(ADDRESS, types.int64, unit), generate
+    kind = ir.IntType(8 * unit)
+    narrow = value if kind.width == 64 else builder.trunc(value, kind)
+    builder.store(narrow, at(builder, target, 0, kind), align=1)
 
 
-@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
-def zip_vectors(typing: Any, target: Any, source: Any, pitch: Any, unit: Any, rows: Any, streaming: Any) -> Any:
+@emitted
+def zip_vectors(
+    builder: Any, target: Word, source: Word, pitch: Word, unit: Element, rows: Literal, streaming: Literal
+) -> None:
     """One line from each of ``rows`` rows, ``pitch`` bytes apart, interleaved element by element into ``target``."""
-    count, past_caches = rows.literal_value, streaming.literal_value
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        target_, source_, pitch_ = args[:3]
-        size = _width(unit)
-        loaded, row = [], source_
-        for _ in range(count):
-            loaded.append(load(builder, row, 0, vector(LINE // size, size)))
-            row = builder.add(row, pitch_)
-        _store(builder, _interleave(builder, loaded, size), target_, past_caches)
-        return context.get_dummy_value()
-
-    return types.none(ADDRESS, ADDRESS, ADDRESS, unit, rows, streaming), generate
+    loaded = []
+    for _ in range(rows):
+        loaded.append(load(builder, source, 0, vector(LINE // unit, unit)))
+        source = builder.add(source, pitch)
+    _store(builder, _interleave(builder, loaded, unit), target, streaming)
 
 
-@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
-def unzip_vectors(typing: Any, target: Any, pitch: Any, source: Any, unit: Any, rows: Any, streaming: Any) -> Any:
+@emitted
+def unzip_vectors(
+    builder: Any, target: Word, pitch: Word, source: Word, unit: Element, rows: Literal, streaming: Literal
+) -> None:
     """``rows`` interleaved lines at ``source`` taken apart into one line of each row, ``pitch`` bytes apart."""
-    count, past_caches = rows.literal_value, streaming.literal_value
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        row, pitch_, source_ = args[:3]
-        size = _width(unit)
-        whole = load(builder, source_, 0, vector(count * LINE // size, size))
-        for part in _part(builder, whole, count, size):
-            _store(builder, part, row, past_caches)
-            row = builder.add(row, pitch_)
-        return context.get_dummy_value()
-
-    return types.none(ADDRESS, ADDRESS, ADDRESS, unit, rows, streaming), generate
+    whole = load(builder, source, 0, vector(rows * LINE // unit, unit))
+    for part in _part(builder, whole, rows, unit):
+        _store(builder, part, target, streaming)
+        target = builder.add(target, pitch)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def element_size(typing: Any, unit: Any) -> Any:
+@emitted
+def element_size(builder: Any, unit: Element) -> Word:
     """Bytes of an element, inside a kernel."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return ir.Constant(I64, _width(unit))
-
-    return types.int64(unit), generate
+    return ir.Constant(I64, unit)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def fence(typing: Any) -> Any:
+@emitted
+def fence(builder: Any) -> None:
     """Streaming stores before it are seen by every thread after it."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        builder.fence("seq_cst")
-        return context.get_dummy_value()
-
-    return types.none(), generate
+    builder.fence("seq_cst")
 
 
-@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
-def fetch_and_add(typing: Any, address: Any, more: Any) -> Any:
-    """The int64 at ``address``, which other threads use too, before ``more`` (a literal) is added to it."""
-    step = int(more.literal_value)
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.atomic_rmw("add", at(builder, args[0], 0, I64), ir.Constant(I64, step), "seq_cst")
-
-    return types.int64(ADDRESS, more), generate
+@emitted
+def fetch_and_add(builder: Any, address: Word, more: Literal) -> Word:
+    """The int64 at ``address``, which other threads use too, before ``more`` is added to it."""
+    return builder.atomic_rmw("add", at(builder, address, 0, I64), ir.Constant(I64, int(more)), "seq_cst")
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def wait_a_moment(typing: Any) -> Any:
+@emitted
+def wait_a_moment(builder: Any) -> None:
     """What a loop does that waits for another thread: some tens of cycles of nothing, on processors that know how."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        if str(builder.module.triple).startswith(("x86_64", "i386")):
-            builder.call(
-                builder.module.declare_intrinsic("llvm.x86.sse2.pause", [], ir.FunctionType(ir.VoidType(), [])), []
-            )
-        return context.get_dummy_value()
-
-    return types.none(), generate
+    if str(builder.module.triple).startswith(("x86_64", "i386")):
+        kind = ir.FunctionType(ir.VoidType(), [])
+        builder.call(builder.module.declare_intrinsic("llvm.x86.sse2.pause", [], kind), [])
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def call_address(typing: Any, address: Any, a: Any, b: Any, c: Any, d: Any, e: Any, f: Any) -> Any:
+@emitted
+def call_address(builder: Any, address: Word, a: Word, b: Word, c: Word, d: Word, e: Word, f: Word) -> None:
     """Call the function at ``address``, which takes six int64s and gives nothing."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        kind = ir.FunctionType(ir.VoidType(), [I64] * 6)
-        builder.call(builder.inttoptr(args[0], ir.PointerType(kind)), args[1:])
-        return context.get_dummy_value()
-
-    return types.none(*[types.int64] * 7), generate
+    kind = ir.FunctionType(ir.VoidType(), [I64] * 6)
+    builder.call(builder.inttoptr(address, ir.PointerType(kind)), [a, b, c, d, e, f])
 
 
 @inner(boundscheck=False)

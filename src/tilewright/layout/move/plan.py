@@ -55,11 +55,9 @@ def shells_of(box: Box, size: int, gaps: Array) -> Shells:
         if loop.target > extent:
             if loop.target > _SHELL_BLOCK[0] or math.prod(x.count for x in loops[k:]) * len(box.targets) > _MOST_SHELLS:
                 break
-            starts = box.targets + extent
-            for other in loops[k:]:
-                starts = (starts[:, None] + np.arange(other.count) * other.target).reshape(-1)
             if not len(gaps):
                 break
+            starts = _target_places(box, loops[k:]) + extent
             within = np.maximum(np.searchsorted(gaps[:, 0], starts, "right") - 1, 0)
             begin, end = gaps[within, 0], gaps[within, 0] + gaps[within, 1]
             if not ((begin <= starts) & (starts + loop.target - extent <= end)).all():  # not padding everywhere
@@ -88,10 +86,7 @@ def _grow(
         if loop in block[cores:]:  # the other side took it whole
             extent *= loop.count
             continue
-        total = size
-        for chosen in block:
-            if chosen is not loop:
-                total *= chosen.count
+        total = size * math.prod(chosen.count for chosen in block if chosen is not loop)
         room = min(most // extent, in_all // total)
         if loop.count > room:
             return (loop, -(-loop.count // -(-loop.count // room))) if room > 1 else None
@@ -156,6 +151,11 @@ def places_of(loops: Sequence[Loop], targets: Sequence[int]) -> Array:
         steps = np.arange(loop.count, dtype=np.int64)[:, None] * np.array([loop.source, target])
         places = (steps[:, None, :] + places[None, :, :]).reshape(-1, 2)
     return places
+
+
+def _target_places(box: Box, loops: Sequence[Loop]) -> Array:
+    """int64[n]: where all steps of these loops of the box begin on the target's side."""
+    return (box.targets[:, None] + places_of(loops, [loop.target for loop in loops])[:, 1]).reshape(-1)
 
 
 def runs_of(loops: Sequence[Loop], size: int) -> tuple[Array, int]:
@@ -468,21 +468,14 @@ def _padding(boxes: Sequence[Box], size: int, total: int) -> Array | None:
     """int64[n, 2]: first byte and bytes of what no box writes; None where there is so much that a fill is faster."""
     starts, lengths = [np.array([total])], [np.array([0])]
     for box in boxes:
-        extent, places = size, box.targets
-        loops = sorted(box.loops, key=lambda x: x.target)
-        inner = 0
-        while inner < len(loops) and loops[inner].target == extent:
-            extent *= loops[inner].count
-            inner += 1
-        count = len(places)
-        for loop in loops[inner:]:
-            count *= loop.count
+        extent, loops = size, sorted(box.loops, key=lambda x: x.target)
+        while loops and loops[0].target == extent:
+            extent *= loops.pop(0).count
+        count = len(box.targets) * math.prod(loop.count for loop in loops)
         if count > total // 512 + 64:
             return None
-        for loop in loops[inner:]:
-            places = (places[:, None] + np.arange(loop.count) * loop.target).reshape(-1)
-        starts.append(places)
-        lengths.append(np.full(len(places), extent))
+        starts.append(_target_places(box, loops))
+        lengths.append(np.full(count, extent))
     begin, length = np.concatenate(starts), np.concatenate(lengths)
     order = np.argsort(begin, kind="stable")
     ends = np.concatenate([[0], (begin + length)[order]])[:-1]

@@ -22,6 +22,7 @@ from tilewright.layout.text.notation import (
     LARGEST,
     ArrayText,
     combine_mark,
+    dense_order,
     format_shape,
     format_tail,
     read_shape,
@@ -87,20 +88,14 @@ def strided(shape: ArrayText, strides: Sequence[int], text: str, at: int) -> Arr
     """The shape with the order of dims that dense strides have; refused where they are not dense."""
     if len(strides) != len(shape.dims):
         raise ParseError(f"{len(strides)} strides for {len(shape.dims)} dims", text=text, column=at)
-    row_major = tuple(range(len(shape.dims) - 1, -1, -1))
-    for order in (row_major, tuple(sorted(row_major, key=lambda d: (strides[d], shape.dims[d] != 1)))):
-        step, dense = 1, True
-        for d in order:
-            dense &= shape.dims[d] == 1 or strides[d] == step
-            step *= shape.dims[d]
-        if dense:
-            return replace(shape, minor_to_major=order)
+    if (order := dense_order(shape.dims, strides)) is not None:
+        return replace(shape, minor_to_major=order)
     how = "`tilewright.layout.from_strides(shape, strides, dtype)` takes them, in bytes"
     raise ParseError(f"the strides {tuple(strides)} leave gaps or overlap", text=text, column=at, how=how)
 
 
 MLIR = re.compile(r"\b(?:tensor|memref|vector|ranked_tensor)<")
-_ELEMENT = re.compile(r"(?:complex<\s*f(?:32|64)\s*>|[A-Za-z][A-Za-z0-9_]*)")
+_ELEMENT = re.compile(r"(?:complex<f(?:32|64)>|[A-Za-z][A-Za-z0-9_]*)")
 _TILED = re.compile(r"#tpu\.tiled<\s*((?:\(\s*[-*0-9][-*0-9,\s]*\)\s*)*),?\s*(?:\[([0-9,\s]*)\])?\s*>")
 _STRIDED = re.compile(r"strided<\s*\[([0-9?,\s]*)\]\s*(?:,\s*offset\s*:\s*(?:[0-9]+|\?))?\s*>")
 _AFFINE = re.compile(r"affine_map<\s*\(([d0-9,\s]*)\)\s*->\s*\(([d0-9,\s]*)\)\s*>")
@@ -115,13 +110,13 @@ def read_mlir(text: str, at: int) -> tuple[ArrayText, int] | None:
     if not opening:
         return None
     parts, end = _arguments(text, opening.end(), at)
-    sizes, name = _mlir_dims(parts[0])
-    if name == "index" or (name and name.startswith("!")):
+    sizes, name = mlir_dims(parts[0])
+    if name == "index" or name.startswith("!"):
         if name.startswith("!ttcore"):
             how = "`tilewright layout preset tenstorrent TYPE[DIMS]` shows the layout of its tiles"
             raise ParseError("tiles as elements are not read", text=text, column=at, how=how)
         return None
-    if sizes is None or name is None:
+    if not _ELEMENT.fullmatch(name):
         inside = " ".join(parts[0][:40].split())
         raise ParseError(f"{opening.group()}{inside}> has no sizes and type to read", text=text, column=at)
     dtype = xla_dtype(name)
@@ -154,16 +149,13 @@ def _arguments(text: str, start: int, at: int) -> tuple[list[str], int]:
     raise ParseError("the type's '>' is missing", text=text, column=at)
 
 
-def _mlir_dims(text: str) -> tuple[list[int] | None, str | None]:
-    """(sizes, element type) of ``8x?xf32``; None where a part is not there or unranked."""
+def mlir_dims(text: str) -> tuple[list[int], str]:
+    """(sizes, what stands behind them) of ``8x?xf32``."""
     rest, sizes = text.strip(), list[int]()
-    while found := re.match(r"\s*([0-9]{1,19}|\?)\s*x\s*", rest):
+    while found := re.match(r"([0-9]{1,19}|\?)\s*x\s*", rest):
         sizes.append(UNBOUNDED if found[1] == "?" else int(found[1]))
         rest = rest[found.end() :]
-    if rest.startswith("!"):
-        return sizes, rest
-    name = _ELEMENT.fullmatch(rest)
-    return (sizes, re.sub(r"\s", "", rest)) if name else (None, None)
+    return sizes, rest if rest.startswith("!") else re.sub(r"\s", "", rest)
 
 
 def _with_attribute(shape: ArrayText, part: str, text: str, at: int) -> ArrayText:

@@ -12,9 +12,11 @@ is refused with its column where XLA's parser accepts it, wraps numbers around o
 from __future__ import annotations
 
 import math
+import operator
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import Any
 
 from tilewright.errors import ParseError, UsageError
@@ -105,6 +107,17 @@ class Cursor:
 
 
 # -- values: what a shape's text says, and the canonical text of such a value -----------------------------------------
+
+
+def dense_order(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...] | None:
+    """The order of dims, fastest first, in which elements so far apart lie behind each other; None where none is."""
+    row_major = tuple(reversed(range(len(shape))))
+    for order in (row_major, tuple(sorted(row_major, key=lambda d: (strides[d], shape[d] != 1)))):
+        steps = accumulate((shape[d] for d in order), operator.mul, initial=1)
+        if all(shape[d] <= 1 or strides[d] == step for d, step in zip(order, steps, strict=False)):
+            return order
+    return None
+
 
 COMBINE = -1
 """A ``*`` in a tile: this dim is merged with the next more minor one."""
