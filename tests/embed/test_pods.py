@@ -26,6 +26,7 @@ from tilewright.embed import (
     read_limits,
     read_log,
 )
+from tilewright.embed.host import tally
 from tilewright.embed.logs.log import log_part
 from tilewright.embed.planning.confidence import Confidence
 from tilewright.embed.pods import plan as pods_plan
@@ -65,15 +66,26 @@ def logs_of(folder):
     return folder / "days", folder / "days.tsv"
 
 
-@pytest.mark.parametrize("entries", [1 << 18, 40])
-def test_peaks_are_those_of_the_full_plan(monkeypatch, entries):
-    monkeypatch.setattr(pods_plan, "_ENTRIES", entries)
+@pytest.mark.parametrize("together", [2048, 40])
+def test_peaks_are_those_of_the_full_plan(monkeypatch, together):
+    monkeypatch.setattr(tally, "_GROUP", together)
     batches = [made_batch(number) for number in range(12)]
     full = plan(batches, FEATURES, TOPOLOGY)
     pod = plan_pod(batches, FEATURES, TOPOLOGY, 32)
     assert (pod.limits, pod.confidence) == (full.limits, full.confidence)
     assert [s.buffer_bytes for s in pod.stacks] == [s.buffer_bytes for s in full.stacks]
     assert [s.mean_ids for s in pod.stacks] == pytest.approx([s.mean_ids for s in full.stacks])
+
+
+def test_a_stack_of_several_tables_is_counted_whole():
+    features = [Feature(name, Table(name, 5000, 8)) for name in "abc"]
+    stacking = plan_pod(None, features, TOPOLOGY, 512).stacking
+    draw = np.random.default_rng(3)
+    batch = {feature.name: draw.zipf(1.2, (512, 7)) % 5000 for feature in features}
+    counts = tally.tally(batch, stacking)
+    assert len(counts.counts) == 3 > len(stacking.groups), "kernel 1 alone sorts the tables apart"
+    whole = np.concatenate([counts.per_stack.max(axis=(2, 3)), counts.per_stack.sum(axis=(2, 3))], axis=1)
+    assert batch_peaks(batch, stacking)[0].tolist() == whole.tolist()
 
 
 @pytest.mark.parametrize("bad_ids", ["clip", "drop"])
@@ -84,7 +96,7 @@ def test_bad_ids_are_treated_as_everywhere(bad_ids):
         plan_pod([batch], FEATURES, TOPOLOGY, 32, bad_ids=bad_ids).limits
         == plan([batch], FEATURES, TOPOLOGY, bad_ids=bad_ids).limits
     )
-    with pytest.raises(UsageError, match=r"batch 2, user: id -2 of sample 1 is not in 0 .. 299"):
+    with pytest.raises(UsageError, match=r"batch 2, table 'user', feature 'user': id -2 of sample 1 is not in"):
         plan_pod([made_batch(0), batch], FEATURES, TOPOLOGY, 32)
 
 

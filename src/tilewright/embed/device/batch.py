@@ -13,7 +13,7 @@ import numpy as np
 
 from tilewright.embed.device.index_kernels import collect, fill, sort_by_row
 from tilewright.embed.host.arrays import Ints
-from tilewright.embed.host.batch import HostBatch
+from tilewright.embed.host.batch import HostBatch, partition_spans
 from tilewright.embed.host.reduce_kernels import DIGIT_SLOTS
 from tilewright.embed.model.formulas import pointers_per_segment
 from tilewright.embed.model.stacking import Stack, Stacking
@@ -192,64 +192,55 @@ def _empty(devices: int, shards: int, rows: int, entries: int, samples: int) -> 
 
 
 def _traced_stack(batch: HostBatch, stack: Stack) -> StackIndex:
-    topology, name = batch.stacking.topology, stack.name
+    topology, name, layout = batch.stacking.topology, stack.name, batch.minibatch_layout
     per_device, shards = topology.sparsecores_per_device, topology.sparsecores
     segment = pointers_per_segment(shards)
     slots = batch.embedding_ids[name].shape[1]
     per_source = stack.samples_per_sparsecore(batch.batch_sizes)
     samples, per_shard = per_device * per_source, stack.rows_per_shard
     distinct = min(-(-slots // shards), per_shard)  # buffers hold equal partitions
-    base = jnp.repeat(jnp.arange(per_device, dtype=jnp.int32) * (slots // per_device), segment)
-    codes = jnp.asarray(_codes(stack, batch.batch_sizes, per_device))
+    codes, all_rows = jnp.asarray(_codes(stack, batch.batch_sizes, per_device)), shards * per_shard
+    minibatches = batch.num_minibatches if layout else 1
 
-    def one(pointers: Any, ids: Any, sample_ids: Any, gains: Any) -> StackIndex:
+    def one(begins: Any, ends: Any, ids: Any, sample_ids: Any, gains: Any) -> StackIndex:
         """The index of one device's buffers."""
         slot = jnp.arange(slots, dtype=jnp.int32)
-        ends = pointers if batch.minibatch_layout else pointers + base
-        partition = jnp.searchsorted(ends, slot, side="right").astype(jnp.int32)
-        in_use = partition < len(ends)
-        begins = jnp.concatenate([jnp.zeros(1, jnp.int32), (ends[:-1] + 7) // 8 * 8])
-        if not batch.minibatch_layout:
-            begins = jnp.where(jnp.arange(len(ends)) % segment == 0, base, begins)
-        else:
-            in_use &= partition < per_device * batch.num_minibatches * segment
-        partition = jnp.minimum(partition, len(ends) - 1)
-        shard = partition % segment
-        source = partition // (segment * (batch.num_minibatches if batch.minibatch_layout else 1))
-        in_use &= (slot >= begins[partition]) & (shard < shards) & (ids >= 0) & (ids < per_shard)
+        found = jnp.searchsorted(ends, slot, side="right").astype(jnp.int32)
+        in_use = found < per_device * minibatches * segment
+        found = jnp.minimum(found, len(ends) - 1)
+        shard, source = found % segment, found // (segment * minibatches)
+        in_use &= (slot >= begins[found]) & (shard < shards) & (ids >= 0) & (ids < per_shard)
         in_use &= (sample_ids >= 0) & (sample_ids < per_source)
-        shard, row = jnp.where(in_use, shard, shards), jnp.where(in_use, ids, per_shard)
+        row = jnp.where(in_use, shard * per_shard + ids, all_rows)  # of all shards laid end to end
         sample = jnp.where(in_use, source * per_source + sample_ids, samples)
         gain = jnp.where(in_use, gains, 0)
 
-        order = jnp.lexsort((row, shard))
-        shard, row = shard[order], row[order]
-        fresh = (shard < shards) & ((row != jnp.roll(row, 1)) | (shard != jnp.roll(shard, 1)) | (slot == 0))
-        before = jnp.cumsum(fresh) - 1  # distinct rows so far, over all shards
-        first_of_shard = jnp.searchsorted(shard, jnp.arange(shards))
-        start = jnp.where(first_of_shard < slots, before[jnp.minimum(first_of_shard, slots - 1)], 0)
-        place = shard * distinct + before - start[jnp.minimum(shard, shards - 1)]
-        place = jnp.where(shard < shards, place, shards * distinct).astype(jnp.int32)
-        rows = jnp.full(shards * distinct, per_shard, jnp.int32).at[place].set(row.astype(jnp.int32), mode="drop")
+        order = jnp.argsort(row, stable=True)
+        row = row[order]
+        shard = row // per_shard
+        fresh = (row < all_rows) & (row != jnp.concatenate([jnp.full(1, -1, jnp.int32), row[:-1]]))
+        seen = jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.cumsum(fresh, dtype=jnp.int32)])  # distinct rows so far
+        before = seen[jnp.searchsorted(shard, jnp.arange(shards + 1))]  # of every shard
+        place = jnp.where(shard < shards, shard * distinct + seen[1:] - 1 - before[shard], shards * distinct)
+        local = jnp.full(shards * distinct, per_shard, jnp.int32).at[place].set(row - shard * per_shard, mode="drop")
         row_ends = jnp.searchsorted(place, jnp.arange(shards * distinct), side="right").astype(jnp.int32)
-        row_ends = jnp.minimum(row_ends, jnp.sum(in_use))
         place_of = jnp.zeros(slots, jnp.int32).at[order].set(jnp.minimum(place, shards * distinct - 1))
         by_sample = jnp.argsort(sample, stable=True)
         places = place_of[by_sample]
-        sample_ends = jnp.searchsorted(sample[by_sample], jnp.arange(samples), side="right").astype(jnp.int32)
         return StackIndex(
-            rows=rows.reshape(shards, distinct),
+            rows=local.reshape(shards, distinct),
             row_ends=row_ends,
             row_samples=codes[jnp.minimum(sample[order], samples - 1)],
             row_gains=gain[order],
-            sample_ends=sample_ends,
-            sample_rows=places // distinct * per_shard + rows[places],
+            sample_ends=jnp.searchsorted(sample[by_sample], jnp.arange(samples), side="right").astype(jnp.int32),
+            sample_rows=places // distinct * per_shard + local[places],
             sample_places=places,
             sample_gains=gain[by_sample],
         )
 
-    arrays = (batch.row_pointers, batch.embedding_ids, batch.sample_ids, batch.gains)
-    made: StackIndex = jax.vmap(one)(*(jnp.asarray(of_stacks[name]) for of_stacks in arrays))
+    spans = partition_spans(jnp.asarray(batch.row_pointers[name]), slots, per_device, layout, jnp)
+    arrays = (jnp.asarray(of_stacks[name]) for of_stacks in (batch.embedding_ids, batch.sample_ids, batch.gains))
+    made: StackIndex = jax.vmap(one)(*spans, *arrays)
     return made
 
 

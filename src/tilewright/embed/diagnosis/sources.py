@@ -18,7 +18,6 @@ from tilewright.embed.host.batch import HostBatch
 from tilewright.embed.host.preprocess import Check, Replay
 from tilewright.embed.logs.config import EmbedConfig
 from tilewright.embed.model.counters import Counters, HbmCounters, Seconds, StackCounters, TableCounters
-from tilewright.embed.model.formulas import pointers_per_segment, round8
 from tilewright.embed.model.knobs import SparseCoreConfig
 from tilewright.embed.model.lookup_time import StackWork
 from tilewright.embed.model.optimizers import name_of
@@ -167,25 +166,14 @@ class _RunTotals:
 def partition_counts(batch: HostBatch, stack: str, distinct: bool = False) -> Longs:
     """int64[sources, S]: entries kept of every partition, or their distinct rows, all mini-batches together.
 
-    Entries follow from the row pointers; equal rows of a partition are neighbours.
+    Equal rows of a partition are neighbours.
     """
-    topology = batch.stacking.topology
-    segment = pointers_per_segment(topology.sparsecores)
-    segments = topology.sparsecores_per_device * (batch.num_minibatches if batch.minibatch_layout else 1)
-    ends = batch.row_pointers[stack].astype(np.int64)[:, : segments * segment]
-    rows = batch.embedding_ids[stack]
-    if not batch.minibatch_layout:  # every source counts from the start of its own slice
-        ends, rows = ends.reshape(-1, segment), rows.reshape(len(batch.sources), -1)
-    starts = np.zeros_like(ends)
-    starts[:, 1:] = round8(ends[:, :-1])
-    counts = ends - starts
+    begins, ends = batch.spans(stack)
+    counts = ends - begins
     if distinct:
-        for k in range(len(rows)):
-            used = int(ends[k, -1])
-            changes = np.append(0, np.cumsum(rows[k, 1:used] != rows[k, : max(0, used - 1)]))
-            some = np.flatnonzero(counts[k])
-            counts[k, some] = 1 + changes[ends[k, some] - 1] - changes[starts[k, some]]
-    counts = counts.reshape(len(batch.sources), -1, segment)[:, :, : topology.sparsecores]
+        rows, some = batch.embedding_ids[stack].reshape(-1), counts > 0
+        changes = np.append(0, np.cumsum(rows[1:] != rows[:-1]))
+        counts[some] = 1 + changes[ends[some] - 1] - changes[begins[some]]
     return np.asarray(counts.sum(axis=1), np.int64)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -72,27 +72,24 @@ class HostBatch:
 
         Sources are numbered over all SparseCores. Raises :class:`UsageError` for anything this batch does not hold.
         """
-        if minibatch is None:
-            parts = [self.partition(stack, source, shard, m) for m in range(self.num_minibatches)]
-            ids, samples, gains = zip(*parts)
-            return np.concatenate(ids), np.concatenate(samples), np.concatenate(gains)
-        self._check(stack, source, shard, minibatch)
-        device, begin, end = self._bounds(stack, source - self.sources.start, shard, minibatch)
-        where = (device, slice(begin, end))
-        return self.embedding_ids[stack][where], self.sample_ids[stack][where], self.gains[stack][where]
+        minibatches = range(self.num_minibatches) if minibatch is None else (minibatch,)
+        for number in minibatches:
+            self._check(stack, source, shard, number)
+        begins, ends = (of[source - self.sources.start, list(minibatches), shard] for of in self.spans(stack))
+        buffers = (of_stacks[stack].reshape(-1) for of_stacks in (self.embedding_ids, self.sample_ids, self.gains))
+        ids, samples, gains = (np.concatenate([flat[a:b] for a, b in zip(begins, ends)]) for flat in buffers)
+        return ids, samples, gains
 
-    def _bounds(self, stack: str, local: int, shard: int, minibatch: int) -> tuple[int, int, int]:
-        """Device, first and last slot (within the device's buffer) of a partition."""
-        per_device = self.stacking.topology.sparsecores_per_device
-        pointers_in_segment = pointers_per_segment(self.stacking.topology.sparsecores)
-        device, in_device = divmod(local, per_device)
-        segment = in_device * self.num_minibatches + minibatch
-        pointers = self.row_pointers[stack][device]
-        at = segment * pointers_in_segment + shard
-        base = 0 if self.minibatch_layout else in_device * (self.embedding_ids[stack].shape[1] // per_device)
-        first_of_all = at == 0 or (shard == 0 and not self.minibatch_layout)
-        begin = 0 if first_of_all else round8(int(pointers[at - 1]))
-        return device, base + begin, base + int(pointers[at])
+    def spans(self, stack: str) -> tuple[Longs, Longs]:
+        """int64[sources, mini-batches, S] each: the first slot of every partition and the one behind its last, of the
+        devices' buffers laid end to end."""
+        topology, slots = self.stacking.topology, self.embedding_ids[stack].shape[1]
+        per_device, segment = topology.sparsecores_per_device, pointers_per_segment(topology.sparsecores)
+        pointers = self.row_pointers[stack].astype(np.int64)
+        both = partition_spans(pointers, slots, per_device, self.minibatch_layout)
+        first, used = np.arange(len(pointers))[:, None] * slots, per_device * self.num_minibatches * segment
+        begins, ends = ((first + part)[:, :used].reshape(len(self.sources), -1, segment) for part in both)
+        return begins[..., : topology.sparsecores], ends[..., : topology.sparsecores]
 
     def _check(self, stack: str, source: int, shard: int, minibatch: int) -> None:
         if stack not in self.row_pointers:
@@ -105,6 +102,17 @@ class HostBatch:
             if value not in allowed:
                 how = f"{allowed.start} to {allowed.stop - 1}"
                 raise UsageError(f"{name} {value!r} is not in this batch", where="partition", how=how)
+
+
+def partition_spans(pointers: Any, slots: int, sources: int, minibatch_layout: bool, xp: Any = np) -> tuple[Any, Any]:
+    """Where each partition begins and ends in its device's buffer of so many slots, from row pointers [devices, n].
+
+    ``sources``: SparseCores of a device; ``xp`` is numpy or jax.numpy.
+    """
+    runs = pointers.reshape(len(pointers), 1 if minibatch_layout else sources, -1)
+    begins = xp.concatenate([xp.zeros_like(runs[..., :1]), round8(runs[..., :-1])], axis=-1)
+    base = xp.arange(runs.shape[1], dtype=runs.dtype)[:, None] * (slots // runs.shape[1])
+    return (base + begins).reshape(pointers.shape), (base + runs).reshape(pointers.shape)
 
 
 # Mini-batches over the vocabulary: where they begin, and what all processes of a step must agree on.
@@ -181,12 +189,13 @@ def check_host_batch(host: HostBatch, *, id_bounds: bool = True, nan: bool = Tru
                 raise CheckFailed(f"a gain of {wrong}", where=f"NaN check, stage gains: {place}")
 
 
-def _partitions(host: HostBatch, name: str) -> Iterator[tuple[str, tuple[np.ndarray, np.ndarray, np.ndarray]]]:
-    for source in host.sources:
-        for minibatch in range(host.num_minibatches):
-            for shard in range(host.stacking.topology.sparsecores):
-                place = f"stack {name!r}, source {source}, shard {shard}, mini-batch {minibatch}"
-                yield place, host.partition(name, source, shard, minibatch)
+def _partitions(host: HostBatch, name: str) -> Iterator[tuple[str, list[np.ndarray]]]:
+    buffers = [of_stacks[name].reshape(-1) for of_stacks in (host.embedding_ids, host.sample_ids, host.gains)]
+    begins, ends = host.spans(name)
+    for source, minibatch, shard in np.ndindex(begins.shape):
+        at = slice(begins[source, minibatch, shard], ends[source, minibatch, shard])
+        place = f"stack {name!r}, source {host.sources[source]}, shard {shard}, mini-batch {minibatch}"
+        yield place, [flat[at] for flat in buffers]
 
 
 def _inside(values: np.ndarray, bound: int, noun: str, place: str) -> None:

@@ -329,6 +329,32 @@ def _merge_weighted(
     return at
 
 
+@inner()
+def _sorted_slices(
+    work: tuple[Inputs, Longs, tuple[int, ...], int, int], first: Index, last: Index, before: Index, room: Room
+) -> tuple[Index, Keys]:
+    """The keys of a unit's slices ``first`` .. ``last`` - 1, ``before`` of which are not counted, sorted: their number,
+    or -1, -2 as in packing; ``work`` as :func:`reduce_unit` takes it."""
+    inputs, features, unit, _, of_slice = work
+    keys, spare, counters = room[0], room[1], room[5]
+    shards, rows = unit[0], unit[1]
+    n: Index = np.int64(0)  # a literal 0 would be a type of its own, and everything compiled twice
+    for l in range(first, last):
+        number = l - first
+        for f in range(features.shape[0]):
+            vocab, rotation = features[f, 5], features[f, 6]
+            form = (vocab, shards, rows, rotation, unit[2], unit[3], unit[4])
+            offset = number * shards * rows + features[f, 7]
+            n = _pack_feature(inputs, features[f], before + l, number * of_slice, offset, form, n, room)
+            if n < 0:
+                return n, keys
+    bits, parts = unit[6], last - first
+    while parts > 1:
+        parts = (parts + 1) // 2
+        bits += 1
+    return n, spare if sort_keys(keys, spare, n, bits, counters) else keys
+
+
 @njit(cache=True, nogil=True)
 def reduce_unit(
     work: tuple[Inputs, Longs, tuple[int, ...], int, int],
@@ -347,28 +373,15 @@ def reduce_unit(
     where slice l may write in ``entries``, then where it did; ``counts`` int32[2, slices * S]: entries and distinct
     ids. Returns what packing found.
     """
-    inputs, features, unit, group, of_slice = work
-    keys, spare, counters = room[0], room[1], room[5]
-    weights, shards, rows = inputs[2], unit[0], unit[1]
+    inputs, _, unit, group, of_slice = work
+    weights, shards = inputs[2], unit[0]
     for first in range(slices[0], slices[1], group):
         last = min(first + group, slices[1])
-        n: Index = np.int64(0)  # a literal 0 would be a type of its own, and everything compiled twice
-        for l in range(first, last):
-            for shard in range(shards):
-                counts[0, l * shards + shard] = counts[1, l * shards + shard] = 0
-            number = l - first
-            for f in range(features.shape[0]):
-                vocab, rotation = features[f, 5], features[f, 6]
-                form = (vocab, shards, rows, rotation, unit[2], unit[3], unit[4])
-                offset = number * shards * rows + features[f, 7]
-                n = _pack_feature(inputs, features[f], slices[2] + l, number * of_slice, offset, form, n, room)
-                if n < 0:
-                    return BAD_ID if n == -1 else BAD_DIVISOR
-        bits, parts = unit[6], last - first
-        while parts > 1:
-            parts = (parts + 1) // 2
-            bits += 1
-        merged = spare if sort_keys(keys, spare, n, bits, counters) else keys
+        n, merged = _sorted_slices(work, first, last, slices[2], room)
+        if n < 0:
+            return BAD_ID if n == -1 else BAD_DIVISOR
+        for part in range(first * shards, last * shards):
+            counts[0, part] = counts[1, part] = 0
         counted = counts[0, first * shards : last * shards], counts[1, first * shards : last * shards]
         at = bases[first]
         if weights.size > 0:
@@ -379,6 +392,37 @@ def reduce_unit(
             bases[l] = at
             for shard in range(shards):
                 at += counts[0, l * shards + shard]
+    return FINE
+
+
+@njit(cache=True, nogil=True)
+def peak_unit(
+    work: tuple[Inputs, Longs, tuple[int, ...], int, int], slices: tuple[int, int, int], room: Room, found: Longs
+) -> Index:
+    """What :func:`reduce_unit` counts of a unit without weights, without a count for every partition: work grows with
+    the ids, not with S x S. ``found`` int64[4]: the most entries and distinct ids of a partition, and both in all, each
+    source's distinct ids counted; all raised. Returns what packing found.
+    """
+    rows, group = work[2][1], work[3]
+    for first in range(slices[0], slices[1], group):
+        n, keys = _sorted_slices(work, first, min(first + group, slices[1]), slices[2], room)
+        if n < 0:
+            return BAD_ID
+        last, last_place, end_of_part = _LOW << _32 | _LOW, np.int64(-1), np.int64(0)
+        count, unique = np.int64(0), np.int64(0)
+        for i in range(n):
+            key, place = keys[i], np.int64(keys[i] >> _32)
+            if key == last:
+                continue
+            if place >= end_of_part:
+                count = unique = np.int64(0)
+                end_of_part = (place // rows + 1) * rows
+            count += 1
+            unique += place != last_place
+            found[0], found[1] = max(found[0], count), max(found[1], unique)
+            found[2] += 1
+            found[3] += place != last_place
+            last, last_place = key, place
     return FINE
 
 

@@ -69,12 +69,10 @@ def tally(batch: Mapping[str, Any], stacking: Stacking, bad_ids: str = "error", 
     Raises :class:`UsageError` for input that cannot be read, a bad id, or weights without a sum to divide by.
     """
     check_choice("bad_ids", bad_ids, BAD_IDS)
-    threads = thread_count()
     slices = slices or source_slices(stacking)
     inputs = ragged_inputs(batch, stacking, slices)
     sizes = {name: slices.size(ragged) * slices.shards for name, ragged in inputs.items()}
-    first_samples = {name: at for stack in stacking.groups for name, at in stack.sample_offsets(sizes).items()}
-    plan = schedule(stacking, inputs, first_samples, slices, threads)
+    plan, work = planned(stacking, inputs, slices)
     entries = (
         scratch("embed rows", plan.entries + _SPARE, np.int32),
         scratch("embed samples", plan.entries + _SPARE, np.int32),
@@ -82,19 +80,25 @@ def tally(batch: Mapping[str, Any], stacking: Stacking, bad_ids: str = "error", 
     )
     bases = plan.bases.copy()
     counts = np.empty((len(plan.units), 2, len(slices.sources), slices.shards), np.int32)
-    calls: list[tuple[Any, Longs, Ints]] = []
-    for u, unit in enumerate(plan.units):
-        given = _joined([inputs[feature.name] for feature in unit.features])
-        work = given, plan.features[u], unit.numbers, plan.groups[u], plan.samples[u]
-        calls.append((work, bases[u], counts[u].reshape(2, -1)))
+    calls = [(of_unit, bases[u], counts[u].reshape(2, -1)) for u, of_unit in enumerate(work)]
     jobs = [partial(_run, calls, entries, units, part, slices.first, plan.scratch) for units, part in plan.parts]
-    if any(run_all(jobs, threads)):
+    if any(run_all(jobs, thread_count())):
         fields = [(f.name, f.table.vocab) for f in stacking.features] if bad_ids != "error" else []
         inside = {name: inputs[name].inside(vocab, bad_ids, "") for name, vocab in fields}
         if all(ragged is inputs[name] for name, ragged in inside.items()):
-            raise _complaint(stacking, inputs, slices)
+            raise complaint(stacking, inputs, slices)
         return tally({name: ragged.as_input() for name, ragged in inside.items()}, stacking, "error", slices)
     return Tally(sizes, entries, bases, counts, plan.first_unit)
+
+
+def planned(
+    stacking: Stacking, inputs: Mapping[str, Ragged], slices: Slices, whole: bool = False
+) -> tuple[Schedule, list[Any]]:
+    """The schedule for these inputs, and of every unit what a kernel is given first; ``whole``: a stack is one unit."""
+    plan = schedule(stacking, inputs, slices, thread_count(), whole)
+    joined = (_joined([inputs[feature.name] for feature in unit.features]) for unit in plan.units)
+    numbers = [unit.numbers for unit in plan.units]
+    return plan, list(zip(joined, plan.features, numbers, plan.groups, plan.samples))
 
 
 def _joined(inputs: list[Ragged]) -> tuple[Ids, Longs, Floats]:
@@ -122,10 +126,21 @@ def _run(
 
     ``calls``: of every unit what ``reduce_unit`` is given first.
     """
-    from tilewright.embed.host.reduce_kernels import DIGIT_SLOTS, reduce_unit
+    from tilewright.embed.host.reduce_kernels import reduce_unit
+
+    room = room_for(sizes)
+    for u in units:
+        if status := reduce_unit(*calls[u], (*part, first), entries, room):
+            return int(status)
+    return 0
+
+
+def room_for(sizes: tuple[int, int]) -> Any:
+    """This thread's scratch for so many entries and samples, as kernels take it."""
+    from tilewright.embed.host.reduce_kernels import DIGIT_SLOTS
 
     most_entries, most_samples = sizes
-    room = (
+    return (
         scratch("sorted keys", most_entries, np.uint64),
         scratch("as many again", most_entries, np.uint64),
         scratch("sample of a key", most_entries, np.int32),
@@ -133,13 +148,9 @@ def _run(
         scratch("gain of a sample", most_samples, np.float32),
         scratch("counters of digits", DIGIT_SLOTS, np.int32),
     )
-    for u in units:
-        if status := reduce_unit(*calls[u], (*part, first), entries, room):
-            return int(status)
-    return 0
 
 
-def _complaint(stacking: Stacking, inputs: Mapping[str, Ragged], slices: Slices) -> UsageError:
+def complaint(stacking: Stacking, inputs: Mapping[str, Ragged], slices: Slices) -> UsageError:
     """The first bad id, or the first sample without a divisor, of the features in their order."""
     how = 'mend the data, or pass bad_ids="clip" or bad_ids="drop"'
     for feature in stacking.features:
@@ -207,7 +218,9 @@ def _tables_per_unit(ids: int, tables: int, partitions: int) -> int:
     return min(tables, max(1, _FEW * tables * partitions // max(1, ids)))
 
 
-def _units_of(stacking: Stacking, ids: Mapping[str, int], sources: int) -> tuple[tuple[SortUnit, ...], Longs]:
+def _units_of(
+    stacking: Stacking, ids: Mapping[str, int], sources: int, whole: bool
+) -> tuple[tuple[SortUnit, ...], Longs]:
     """The units of all stacks, stack by stack, and int64[stacks + 1]: the first of every stack.
 
     ``ids``: of every feature in this batch. What was decided is kept with the stacking.
@@ -216,7 +229,7 @@ def _units_of(stacking: Stacking, ids: Mapping[str, int], sources: int) -> tuple
     for stack in stacking.groups:
         in_stack, tables = sum(ids[f.name] for f in stack.features), len(stack.tables)
         partitions = sources * stacking.topology.sparsecores
-        sizes.append(_tables_per_unit(in_stack, tables, partitions))
+        sizes.append(tables if whole else _tables_per_unit(in_stack, tables, partitions))
     held: dict[tuple[int, ...], tuple[tuple[SortUnit, ...], Longs]] = stacking.__dict__.setdefault("_units", {})
     key = tuple(sizes)
     if key not in held:
@@ -256,31 +269,31 @@ class Schedule:
 
 
 def schedule(
-    stacking: Stacking, inputs: Mapping[str, Ragged], first_samples: Mapping[str, int], slices: Slices, threads: int
+    stacking: Stacking, inputs: Mapping[str, Ragged], slices: Slices, threads: int, whole: bool = False
 ) -> Schedule:
-    """The schedule for these inputs; ``first_samples``: first sample id of every feature inside a slice.
+    """The schedule for these inputs; ``whole``: a stack is one unit.
 
     Where every feature is dense it follows from the shapes, so the next batch of the same shapes has it already.
     """
     if any(ragged.offsets is not None for ragged in inputs.values()):
-        return _make_schedule(stacking, inputs, first_samples, slices, threads)
+        return _make_schedule(stacking, inputs, slices, threads, whole)
     held: dict[Any, Schedule] = stacking.__dict__.setdefault("_schedules", {})
-    key = (slices, threads, *((ragged.batch_size, ragged.hot) for ragged in inputs.values()))
+    key = (slices, threads, whole, *((ragged.batch_size, ragged.hot) for ragged in inputs.values()))
     known = held.get(key)  # another thread may clear what is held
     if known is None:
         if len(held) >= _KEPT:
             held.clear()
-        known = held[key] = _make_schedule(stacking, inputs, first_samples, slices, threads)
+        known = held[key] = _make_schedule(stacking, inputs, slices, threads, whole)
     return known
 
 
 def _make_schedule(
-    stacking: Stacking, inputs: Mapping[str, Ragged], first_samples: Mapping[str, int], slices: Slices, threads: int
+    stacking: Stacking, inputs: Mapping[str, Ragged], slices: Slices, threads: int, whole: bool
 ) -> Schedule:
     at = np.arange(slices.first, slices.first + len(slices.sources) + 1, dtype=np.int64)
     bounds = {name: ragged.bounds(at * slices.size(ragged)) for name, ragged in inputs.items()}
     ids = {name: int(ends[-1]) - int(ends[0]) for name, ends in bounds.items()}
-    units, first_unit = _units_of(stacking, ids, len(slices.sources))
+    units, first_unit = _units_of(stacking, ids, len(slices.sources), whole)
     begins = np.array([bounds[f.name] for unit in units for f in unit.features])
     sizes = np.add.reduceat(np.diff(begins), np.cumsum([0, *(len(unit.features) for unit in units[:-1])]), axis=0)
     ends = np.cumsum(sizes.reshape(-1)).reshape(sizes.shape)
@@ -293,7 +306,7 @@ def _make_schedule(
     most_entries = max(n * g for n, g in zip(sizes.max(axis=1).tolist(), groups))
     most_samples = max(w * g for w, g in zip(samples, groups))
     parts = _parts(len(units), len(slices.sources), threads if total > _SMALL else 1)
-    rows = _features(units, inputs, first_samples, slices)
+    rows = _features(stacking, units, inputs, slices)
     return Schedule(units, first_unit, ends - sizes, groups, samples, rows, total, (most_entries, most_samples), parts)
 
 
@@ -306,13 +319,15 @@ def _parts(units: int, sources: int, threads: int) -> list[tuple[range, tuple[in
 
 
 def _features(
-    units: tuple[SortUnit, ...], inputs: Mapping[str, Ragged], first_samples: Mapping[str, int], slices: Slices
+    stacking: Stacking, units: tuple[SortUnit, ...], inputs: Mapping[str, Ragged], slices: Slices
 ) -> list[Longs]:
     """Kernel 1's argument ``features`` for each unit: int64[features of the unit, 8], a row per feature.
 
     Columns: first value, first offset (-1: dense), ids per sample (dense), samples per slice, first sample id; and of
     the feature's table vocab, rotation, first row in the unit.
     """
+    sizes = {name: slices.size(ragged) * slices.shards for name, ragged in inputs.items()}
+    first_samples = {name: at for stack in stacking.groups for name, at in stack.sample_offsets(sizes).items()}
     rows = []
     for unit in units:
         value_base = offset_base = 0

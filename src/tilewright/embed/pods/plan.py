@@ -8,18 +8,19 @@ import os
 import pickle
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from itertools import pairwise
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
-from tilewright.embed.host.arrays import Longs, scratch
-from tilewright.embed.host.inputs import BAD_IDS, Ragged, check_choice, ragged_inputs, source_slices
+from tilewright.embed.host.arrays import Longs
+from tilewright.embed.host.inputs import BAD_IDS, check_choice, ragged_inputs, source_slices
 from tilewright.embed.host.tables import HashedTables, pack_narrow, without_hot
+from tilewright.embed.host.tally import complaint, planned, room_for
 from tilewright.embed.logs.log import Log, log_part, part_rows
-from tilewright.embed.model.stacking import ACTIVATION_BYTES, Stack, Stacking, stack
+from tilewright.embed.model.stacking import ACTIVATION_BYTES, Stacking, stack
 from tilewright.embed.model.tables import Feature, Limits, Topology, count
 from tilewright.embed.planning.confidence import HELD_OUT, Confidence, confidence_in, log_chance
 from tilewright.embed.planning.plan import naming_batch
@@ -37,9 +38,6 @@ CHANCE = 1e-3
 """That some partition of a stack exceeds the limits of uniform ids in a batch, at most."""
 KEPT = 1024
 """Held-out batches whose peaks are kept, those with the smallest hashes of their number."""
-_ENTRIES = 1 << 18
-"""Entries that are sorted together, about."""
-_NO_OFFSETS = np.zeros(1, np.int64)
 _NO_BATCH = -1
 
 
@@ -56,48 +54,26 @@ def batch_peaks(
     Raises :class:`UsageError` for input that cannot be read and for a bad id.
     """
     check_choice("bad_ids", bad_ids, BAD_IDS)
-    inputs = ragged_inputs(without_hot(batch, stacking.features, apart or {}), stacking, source_slices(stacking))
+    slices = source_slices(stacking)
+    inputs = ragged_inputs(without_hot(batch, stacking.features, apart or {}), stacking, slices)
     if bad_ids != "error":
         inputs = {f.name: inputs[f.name].inside(f.table.vocab, bad_ids, f.name) for f in stacking.features}
-    jobs, stacks = [], list[int]()
-    for k, group in enumerate(stacking.groups):
-        entries = sum(inputs[f.name].values.size for f in group.features)
-        parts = max(1, min(group.shards, entries // _ENTRIES))
-        bounds = pairwise([group.shards * part // parts for part in range(parts + 1)])
-        jobs += [partial(_part_peaks, group, stacking, inputs, sources) for sources in bounds]
-        stacks += [k] * parts
-    found = np.zeros((len(stacking.groups), 4), np.int64)
-    for k, part in zip(stacks, run_all(jobs, thread_count())):
-        found[k, :2] = np.maximum(found[k, :2], part[:2])
-        found[k, 2:] += part[2:]
-    return found, {name: ragged.batch_size for name, ragged in inputs.items()}
+    inputs = {name: replace(ragged, weights=None) for name, ragged in inputs.items()}  # they change no count
+    plan, work = planned(stacking, inputs, slices, whole=True)
+    found = np.zeros((len(plan.parts), len(work), 4), np.int64)
+    jobs = [partial(_part_peaks, work, *part, plan.scratch, of) for part, of in zip(plan.parts, found)]
+    if any(run_all(jobs, thread_count())):
+        raise complaint(stacking, inputs, slices)
+    made = np.concatenate([found[..., :2].max(axis=0), found[..., 2:].sum(axis=0)], axis=1)
+    return made, {name: ragged.batch_size for name, ragged in inputs.items()}
 
 
-def _part_peaks(group: Stack, stacking: Stacking, inputs: Mapping[str, Ragged], sources: tuple[int, int]) -> Longs:
-    """The four numbers of :func:`batch_peaks` for some sources of a stack."""
-    from tilewright.embed.pods.peak_kernels import emit, scan
+def _part_peaks(work: list[Any], units: range, part: tuple[int, int], sizes: tuple[int, int], found: Longs) -> bool:
+    """The four numbers of :func:`batch_peaks` for some sources of some stacks; whether an id is bad."""
+    from tilewright.embed.host.reduce_kernels import peak_unit
 
-    room = 0
-    for feature in group.features:
-        ragged = inputs[feature.name]
-        each = ragged.batch_size // group.shards
-        begin, end = ragged.bounds(np.array([sources[0] * each, sources[1] * each])).tolist()
-        room += end - begin
-    keys, n = scratch("keys of partitions", room, np.int64), 0
-    for feature in group.features:
-        ragged, place = inputs[feature.name], stacking.tables[feature.table.name]
-        numbers = feature.table.vocab, group.shards, place.rotation, place.row_offset, group.rows_per_shard
-        form = np.array(numbers, np.int64)
-        offsets = _NO_OFFSETS if ragged.offsets is None else ragged.offsets
-        each = ragged.batch_size // group.shards
-        n = int(emit(ragged.values, offsets, ragged.hot, sources, each, form, keys, n))
-        if n < 0:
-            ragged.inside(feature.table.vocab, "error", feature.name)
-    found = np.zeros(4, np.int64)
-    part = keys[:n]
-    part.sort()
-    scan(part, n, group.rows_per_shard, found)
-    return found
+    room = room_for(sizes)
+    return any(peak_unit(work[u], (*part, 0), room, found[u]) for u in units)
 
 
 def mixed(number: int) -> int:

@@ -16,15 +16,14 @@ import jax.numpy as jnp
 from jax.extend.core import Literal
 
 from tilewright.embed.device.step import step_rows, varying, varying_axes
-from tilewright.embed.model.formulas import BUCKETS
+from tilewright.embed.host.batch import partition_spans
+from tilewright.embed.model.formulas import BUCKETS, pointers_per_segment, round8
 from tilewright.embed.model.tables import Quantization
 from tilewright.errors import UnsupportedError, UsageError
 
 # The buffers that the primitives read, of one device: from them to partitions of a fixed size.
 
 WHERE = "a primitive of jax-tpu-embedding"
-LINE = 8
-"""Slots to which a partition is rounded up, and the fewest pointers of a segment."""
 
 
 class Buffers(NamedTuple):
@@ -57,7 +56,7 @@ class Layout(NamedTuple):
     @property
     def segment(self) -> int:
         """Pointers of a source in one mini-batch."""
-        return max(self.shards, LINE)
+        return pointers_per_segment(self.shards)
 
 
 class Partitions(NamedTuple):
@@ -98,12 +97,12 @@ def layout_of(
     times = BUCKETS if minibatching else 1
 
     def fits(sources: int, axes: tuple[str, ...]) -> bool:
-        return times * sources * max(math.prod(map(mesh.__getitem__, axes)) * sources, LINE) == pointers
+        return times * sources * pointers_per_segment(math.prod(map(mesh.__getitem__, axes)) * sources) == pointers
 
     def layout(sources: int, axes: tuple[str, ...]) -> Layout:
         own = slots if minibatching else slots // sources
         devices = math.prod(map(mesh.__getitem__, axes))
-        return Layout(devices, sources, min(_up(most_ids), own), axes, minibatching)
+        return Layout(devices, sources, min(round8(most_ids), own), axes, minibatching)
 
     every = tuple(mesh)
     some = [axes for count in range(len(mesh)) for axes in combinations(mesh, count)]
@@ -134,12 +133,10 @@ def partitions(buffers: Buffers, layout: Layout, minibatch: Any, rows: int) -> P
     source = jnp.arange(sources, dtype=jnp.int32)[:, None]
     segment = source * buffers.minibatches + minibatch if layout.minibatching else source
     place = segment * layout.segment + jnp.arange(layout.shards, dtype=jnp.int32)
-    fresh = place == 0 if layout.minibatching else place % layout.segment == 0
-    begin = jnp.where(fresh, 0, _up(pointers[jnp.maximum(place - 1, 0)]))
-    base = 0 if layout.minibatching else source * (per_device // sources)
-    stop = per_device if layout.minibatching else base + per_device // sources
-    slot = (begin + base)[..., None] + jnp.arange(layout.slots, dtype=jnp.int32)
-    there = slot < jnp.minimum(pointers[place] + base, stop)[..., None]
+    begins, ends = partition_spans(pointers[None], per_device, sources, layout.minibatching, jnp)
+    stop = per_device if layout.minibatching else (source + 1) * (per_device // sources)
+    slot = begins[0, place][..., None] + jnp.arange(layout.slots, dtype=jnp.int32)
+    there = slot < jnp.minimum(ends[0, place], stop)[..., None]
 
     def taken(values: jax.Array) -> jax.Array:
         return values.at[slot].get(mode="clip")
@@ -168,10 +165,6 @@ def over_minibatches(buffers: Buffers, layout: Layout, one: Any, start: Any) -> 
     if not layout.minibatching:
         return one(0, start)
     return jax.lax.fori_loop(0, buffers.minibatches, one, start)
-
-
-def _up(count: Any) -> Any:
-    return (count + LINE - 1) // LINE * LINE
 
 
 # Lookups and updates.
