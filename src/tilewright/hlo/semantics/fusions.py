@@ -19,6 +19,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import islice
 from math import prod
 
 from tilewright.errors import TilewrightError
@@ -39,6 +40,8 @@ _FLOWS = ELEMENTWISE | _REARRANGES | _FREE
 """Operations that run in the kernels that want their values."""
 HEADS = PRODUCTS - {"ragged-dot"} | {"reduce", "gather", "reduce-window"}
 """Operations that do what follows them elementwise."""
+_INSIDE = _FLOWS | HEADS
+"""Operations that compute in their own kernel what they read."""
 _UNCHANGED = frozenset({"pad", "slice", "reshape", "convert"})
 """Operations that do nothing where their result has the operand's shape and nothing is padded."""
 _NOT_ALONE = _FREE | {"reshape", "transpose", "slice", "reverse", "concatenate", "pad", "bitcast-convert"}
@@ -112,13 +115,13 @@ class Fusions:
         units = context.chip.matrix if context.chip is not None else None
         self.side = units.rows if units else 0
         self.wide_units = self.side >= 256
-        self.relaid = {
-            op.name for op in self.operations if self._is_relaid(op) and (not written or self._is_of_product(op))
-        }
+        reshapes = (op for op in self.operations if self.kind[op.name] == "reshape" and op.operand_shapes)
+        self.relaid = {op.name for op in reshapes if self._is_relaid(op) and (not written or self._is_of_product(op))}
         self.loops = context.runs[computation.name].trips if computation.name in context.runs else ()
         self.hoisted = self._before_the_loop() if computation.name.endswith(".body") else set[str]()
-        self.joined = {op.name for op in self.operations if self._is_softmax_sum(op)}
-        self.through = {name for name in self.by_name if self._flows(name)} | self.joined
+        sums = (op for op in self.operations if self.wide_units and self.kind[op.name] == "reduce")
+        self.joined = {op.name for op in sums if self._is_softmax_sum(op)}
+        self.through = self._flowing() | self.joined
         self.head_of: dict[str, str] = {}
         returned = [op.operands for op in self.operations if op.opcode == "return"]
         self.results = set(returned[-1]) if returned and computation.entry else set()
@@ -130,25 +133,27 @@ class Fusions:
         """Without what moves nothing: transposes that undo one another, reshapes between a custom call and memory."""
         kinds = {op.name: plain_opcode(op.opcode) for op in operations}
         turned: dict[str, Operation] = {}
+        given: set[str] = set()  # reshapes of arguments that only custom calls read
         for op in operations:
             if not op.operands:  # a damaged text's, whatever it is called
                 continue
             if kinds[op.name] == "get-tuple-element":
                 kinds[op.name] = kinds.get(op.operands[0], "")
-            elif kinds[op.name] == "transpose":
+            if kinds[op.name] == "transpose":
                 turned[op.name] = op
-        others = {name for op in operations if kinds[op.name] != "custom-call" for name in op.operands}
+            elif kinds[op.name] == "reshape" and kinds.get(op.operands[0], "parameter") == "parameter":
+                given.add(op.name)
+            if kinds[op.name] != "custom-call":
+                given.difference_update(op.operands)
         found = []
         for op in operations:
-            maker = kinds.get(op.operands[0], "parameter") if op.operands else ""
-            read = maker == "parameter" and op.name not in others
             lies = False
             if op.name in turned and (first := turned.get(op.operands[0])):
                 there, back = first.integers("dimensions"), op.integers("dimensions")
                 if lies := sorted(back) == [there[d] for d in back if d < len(there)]:
                     op = replace(op, operands=first.operands, operand_shapes=first.operand_shapes)
-            elif kinds[op.name] == "reshape" and op.operand_shapes and (read or maker == "custom-call"):
-                with suppress(TilewrightError, OverflowError):
+            elif kinds[op.name] == "reshape" and (op.name in given or kinds.get(op.operands[0]) == "custom-call"):
+                with suppress(TilewrightError, OverflowError, IndexError):
                     before, after = self.context.layout(op.operand_shapes[0]), self.context.layout(op.shape)
                     lies = before is not None and after is not None and is_bitcast(before, after)
             found.append(replace(op, opcode="bitcast") if lies else op)
@@ -167,8 +172,6 @@ class Fusions:
 
     def _is_relaid(self, op: Operation) -> bool:
         """Whether a reshape puts dims together that lie apart: a kernel of its own, from memory to memory."""
-        if self.kind[op.name] != "reshape" or not op.operand_shapes:
-            return False
         with suppress(TilewrightError, OverflowError):
             before, after = self.context.layout(op.operand_shapes[0]), self.context.layout(op.shape)
             if before is not None and after is not None:
@@ -198,7 +201,7 @@ class Fusions:
 
         Compilers for units of 256 do such a softmax in the kernel of the product behind it.
         """
-        if self.kind[op.name] != "reduce" or not self.wide_units or op.name in self.captured:
+        if op.name in self.captured:
             return False
         with suppress(TilewrightError, OverflowError):
             rows, sums = self.context.layout(op.operand_shapes[0]), self.context.layout(op.shape)
@@ -225,7 +228,7 @@ class Fusions:
         fixed = {before for before, after in zip(parameters, returned, strict=False) if before == after}
         for op in self.operations:
             same = all(name in fixed or name.partition("#")[0] not in self.by_name for name in op.operands)
-            if self.kind[op.name] in _FLOWS | HEADS and same:
+            if self.kind[op.name] in _INSIDE and same:
                 fixed.add(op.name)
         hoisted = set[str]()
         for op in reversed(self.operations):
@@ -239,60 +242,52 @@ class Fusions:
                 hoisted.add(op.name)
         return hoisted
 
-    def _flows(self, name: str) -> bool:
-        """Whether a value can stay in the kernels that read it."""
-        if name in self.hoisted and any(reader.name not in self.hoisted for reader in self.readers[name]):
-            return False
-        relaid = any(reader.name in self.relaid for reader in self.readers[name])
-        if relaid and self.kind[name] not in _FREE and (self.wide_units or not self._widens(name)):
-            return False
-        if (
-            self.kind[name] not in _FLOWS
-            or name in self.relaid
-            or (name in self.captured and self.kind[name] not in _FREE)
-        ):
-            return False
-        return all(self._takes_inside(reader, name) for reader in self.readers[name])
-
-    def _takes_inside(self, reader: Operation, name: str) -> bool:
-        kind = self.kind[reader.name]
-        if kind in _FLOWS | HEADS:
-            return kind != "gather" or name != reader.operands[0] or self._is_picked(reader, name)
-        return kind in WRITES_IN_PLACE and name != reader.operands[0]
+    def _flowing(self) -> set[str]:
+        """Values that can stay in the kernels that read them."""
+        written = set(self.relaid)  # and all that some reader takes from memory
+        for op in self.operations:
+            kind = self.kind[op.name]
+            if kind not in _INSIDE:
+                written.update(op.operands[:1] if kind in WRITES_IN_PLACE else op.operands)
+            elif kind == "gather":
+                written.update(name for name in op.operands[:1] if not self._is_picked(op, name))
+            elif op.name in self.relaid:
+                computed = (name for name in op.operands if self.kind.get(name, "parameter") not in _FREE)
+                written.update(name for name in computed if self.wide_units or not self._widens(name))
+            if self.hoisted and op.name not in self.hoisted:
+                written |= self.hoisted.intersection(op.operands)
+        flowing = (name for name, kind in self.kind.items() if kind in _FLOWS and name not in written)
+        return {name for name in flowing if name not in self.captured or self.kind[name] in _FREE}
 
     def _is_picked(self, gather: Operation, name: str) -> bool:
         """Whether a gather takes few elements of a converted value: it takes them of what was converted."""
-        return self.kind[name] == "convert" and _MANY * self.elements[gather.name] <= self.elements[name]
+        return self.kind.get(name) == "convert" and _MANY * self.elements[gather.name] <= self.elements[name]
 
     def _let_values_flow(self) -> None:
         """Write what several kernels want and what costs more to compute again than to read."""
-        heads: dict[str, frozenset[str]] = {}
+        heads: dict[str, frozenset[str]] = {}  # the kernels that want a value, itself where it is one
         for op in reversed(self.operations):
-            wanted = [
-                heads.get(reader.name, frozenset()) if reader.name in self.through else frozenset({reader.name})
-                for reader in self.readers[op.name]
-            ]
-            heads[op.name] = frozenset(list(found)[:_MANY]) if len(found := _union(wanted)) > _MANY else found
+            name = op.name
+            own = name not in self.through
+            heads[name] = frozenset({name}) if own else _union([heads[reader.name] for reader in self.readers[name]])
         made_of: dict[str, frozenset[str]] = {}
         for op in self.operations:
             name = op.name
-            if name in self.through and self.kind[name] not in _FREE:
+            if name in self.through and len(heads[name]) > 1 and self.kind[name] not in _FREE:
                 sources = _union([made_of.get(operand, frozenset()) for operand in op.operands])
                 cost = sum(
                     min(self.bytes.get(source.partition("#")[0], 0), self._whole(op, source)) for source in sources
                 )
                 most = _RECOMPUTED * self.bytes[name] * (2 if len(heads[name]) == 2 else 1)
                 apart = cost > most or len(sources) > _MANY
-                if len(heads[name]) > 1 and apart and not (self.kind[name] == "compare" and len(sources) == 1):
+                if apart and not (self.kind[name] == "compare" and len(sources) == 1):
                     self.through.discard(name)
             if name not in self.through:
                 made_of[name] = frozenset({name})
+            elif op.operands or self.kind[name] not in _FREE:
+                made_of[name] = _union([made_of.get(operand, frozenset({operand})) for operand in op.operands])
             else:
-                made_of[name] = (
-                    frozenset()
-                    if self.kind[name] in _FREE and not op.operands
-                    else _union([made_of.get(operand, frozenset({operand})) for operand in op.operands])
-                )
+                made_of[name] = frozenset()
 
     def _whole(self, op: Operation, source: str) -> int:
         """What a kernel reads of one source: of one that a slice is taken of no more than the slice."""
@@ -403,23 +398,25 @@ class Fusions:
     def kernels(self) -> Sequence[Operation]:
         """The operations that write, each with the written arrays that it reads."""
         read: dict[str, tuple[str, ...]] = {}
-        shapes: dict[str, str] = {}
         found = []
         for op in self.operations:
-            for name, shape in zip(op.operands, op.operand_shapes):
-                shapes.setdefault(name, shape)
-            operands = tuple(
-                dict.fromkeys(inner for name in op.operands for inner in read.get(name, (name,)))
-                if op.name in self.through or self.kind[op.name] in _FLOWS | HEADS
-                else (inner for name in op.operands for inner in read.get(name, (name,)))
-            )
+            parts = [read.get(name, (name,)) for name in op.operands]
+            operands = parts[0] if len(parts) == 1 else tuple([name for part in parts for name in part])
+            if op.name in self.through or self.kind[op.name] in _INSIDE:
+                operands = tuple(dict.fromkeys(operands)) if len(parts) > 1 else operands
             if op.name in self.through:
                 read[op.name] = operands
-                continue
-            read[op.name] = (op.name,)
-            told = tuple(shapes.get(name, "") or self.by_name[name].shape for name in operands)
-            found += self._laid_out(replace(op, operands=operands, operand_shapes=told))
+            else:
+                told = tuple([self._shape_of(name) for name in operands])
+                found += self._laid_out(replace(op, operands=operands, operand_shapes=told))
         return found
+
+    def _shape_of(self, name: str) -> str:
+        """The shape of a value, of one from outside as its first reader has it."""
+        if name in self.by_name:
+            return self.by_name[name].shape
+        first = self.readers[name][0]
+        return first.operand_shapes[first.operands.index(name)]
 
     def _laid_out(self, op: Operation) -> list[Operation]:
         """A kernel with the copies beside it of what it takes or gives in another order than memory has."""
@@ -511,8 +508,14 @@ def _dims(shape: str) -> list[int]:
 
 
 def _union(names: Sequence[frozenset[str]]) -> frozenset[str]:
-    """All the names; most values have one reader, or one operand, and its set is theirs."""
-    return names[0] if len(names) == 1 else frozenset().union(*names)
+    """All the names, or some of them where there are more than many: then it does not matter which.
+
+    Most values have one reader, or one operand, and its set is theirs.
+    """
+    if len(names) == 1:
+        return names[0]
+    found = frozenset().union(*names)
+    return found if len(found) <= _MANY else frozenset(islice(found, _MANY + 1))
 
 
 def is_turned(op: Operation) -> bool:
@@ -522,9 +525,10 @@ def is_turned(op: Operation) -> bool:
 
 def _marked(op: Operation) -> Operation:
     """A custom call that only tells the compiler something is its operand under another name."""
+    if plain_opcode(op.opcode) != "custom-call" or not op.operands:
+        return op
     target = op.attributes.get("custom_call_target", "")
-    marks = plain_opcode(op.opcode) == "custom-call" and op.operands and any(mark in target for mark in MARKER_CALLS)
-    return replace(op, opcode="bitcast") if marks else op
+    return replace(op, opcode="bitcast") if any(mark in target for mark in MARKER_CALLS) else op
 
 
 def _as_sum(op: Operation) -> Sequence[Operation]:
@@ -550,7 +554,7 @@ def _renamed(operations: Sequence[Operation], same: Callable[[Operation], str]) 
     """The operations without those that only name a value again: ``same`` gives its first name, "" for the others."""
     names, found = dict[str, str](), list[Operation]()
     for op in operations:
-        if any(name in names for name in op.operands):
+        if not names.keys().isdisjoint(op.operands):
             op = op.reading(tuple([names.get(name, name) for name in op.operands]))
         if known := same(op):
             names[op.name] = known
@@ -574,7 +578,7 @@ def _once(operations: Sequence[Operation]) -> list[Operation]:
             if updated := yes if written.get(yes) == no else no if written.get(no) == yes else "":
                 return updated
         merges = (op.name and not op.calls) or kind == "reduce"
-        if not merges or kind not in _FLOWS | HEADS or kind in ("constant", "iota"):
+        if not merges or kind not in _INSIDE or kind in ("constant", "iota"):
             return ""
         key = kind, op.shape, op.operands, tuple(sorted(op.attributes.items())), op.operands or op.line
         first = known.setdefault(key, op.name)
@@ -596,7 +600,7 @@ def _wanted(operations: list[Operation], captured: Collection[str]) -> list[Oper
     """The operations without those whose values nothing reads."""
     read, found = set(captured), list[Operation]()
     for op in reversed(operations):
-        if op.name in read or plain_opcode(op.opcode) not in _FLOWS | HEADS or not op.operands:
+        if op.name in read or plain_opcode(op.opcode) not in _INSIDE or not op.operands:
             read.update(name.partition("#")[0] for name in op.operands)
             found.append(op)
     return found[::-1]
@@ -608,11 +612,15 @@ def _padding(op: Operation) -> str:
 
 def _widened_first(operations: list[Operation]) -> list[Operation]:
     """The operations with the type changed before a reshape where only that is wanted of it, as the compiler does."""
-    readers = Computation("", tuple(operations)).readers
+    reshapes = {op.name: op for op in operations if op.opcode == "reshape" and op.operand_shapes}
+    readers: dict[str, list[Operation]] = defaultdict(list)
+    for op in operations if reshapes else ():
+        for name in reshapes.keys() & op.operands:
+            readers[name].append(op)
     swapped: dict[str, Operation] = {}
-    for op in operations:
-        first, *more = readers[op.name] or [op]
-        if op.opcode == "reshape" and first.opcode == "convert" and not more and op.operand_shapes:
+    for name, (first, *more) in readers.items():
+        if first.opcode == "convert" and not more:
+            op = reshapes[name]
             wide = f"{first.shape.partition('[')[0]}[{op.operand_shapes[0].partition('[')[2]}"
             swapped[op.name] = replace(
                 first, name=op.name, line=op.line, shape=wide, operands=op.operands, operand_shapes=op.operand_shapes
