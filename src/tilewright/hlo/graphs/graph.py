@@ -81,14 +81,15 @@ class Node:
     ``handle``      the MLIR operation it was read from, None for one a rewrite made
     ``like``        for a made one: the operation that lends attributes and source position
     ``plain``       it carries no attributes of foreign dialects (shardings and the like)
+    ``lends``       its handle has attributes at all
     ``position``    its place in the original order; a made one takes the place of ``like``
     ``said``        its name and attributes as a key, once somebody has asked (``rewrites/cleanup.py``)
     ==============  ================================================================================================
     """
 
     __slots__ = (
-        "attributes", "block", "blocks", "handle", "like", "name", "operands", "plain", "position", "read", "results",
-        "said",
+        "attributes", "block", "blocks", "handle", "lends", "like", "name", "operands", "plain", "position", "read",
+        "results", "said",
     )  # fmt: skip
 
     def __init__(self, name: str, operands: Iterable[Value], attributes: dict[str, Any] | None = None) -> None:
@@ -101,7 +102,7 @@ class Node:
         self.handle: Any = None
         self.like: Node | None = None
         self.read: tuple[Value, ...] = ()
-        self.plain = True
+        self.plain, self.lends = True, False
         self.position = 0
         self.said: tuple[Any, ...] | None = None
         for value in self.operands:
@@ -161,6 +162,8 @@ class Node:
 
     def set_operand(self, index: int, value: Value) -> None:
         """Replace one operand, keeping both values' users right."""
+        if self.block is not None:
+            self.block.edits += 1
         _release(self.operands[index], self)
         self.operands[index] = value
         value.users[self] = value.users.get(self, 0) + 1
@@ -213,10 +216,11 @@ def _release(value: Value, user: Node) -> None:
 class Block:
     """A list of operations; ``owner`` is the operation it is a body of, None for a function or a trial.
 
-    A function's block holds its MLIR ``module``: the bindings do not keep it alive for the handles in it.
+    A function's block holds its MLIR ``module``: the bindings do not keep it alive for the handles in it. ``edits``
+    counts the operations that were put into it, and the operands that they were given since.
     """
 
-    __slots__ = ("arguments", "changed", "handle", "module", "name", "operations", "owner")
+    __slots__ = ("arguments", "changed", "edits", "handle", "module", "name", "operations", "owner")
 
     def __init__(self, name: str = "", owner: Node | None = None) -> None:
         self.name, self.owner = name, owner
@@ -224,7 +228,7 @@ class Block:
         self.operations: list[Node] = []
         self.handle: Any = None
         self.module: Any = None
-        self.changed = False
+        self.changed, self.edits = False, 0
 
     def add_argument(self, shape: Shape | None, dtype: str) -> Value:
         self.arguments.append(Value(shape, dtype, None, len(self.arguments)))
@@ -232,6 +236,7 @@ class Block:
 
     def append(self, operation: Node) -> Node:
         operation.block = self
+        self.edits += 1
         self.operations.append(operation)
         return operation
 

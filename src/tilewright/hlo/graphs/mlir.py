@@ -172,7 +172,8 @@ class _Reader:
         op.handle, op.read, op.position = handle, tuple(op.operands), self.position
         self.position += 1
         op.attributes = _attributes(op.name, handle)
-        op.plain = not any("." in key for key in handle.attributes) and "other" not in op.attributes
+        names = [*handle.attributes]
+        op.lends, op.plain = bool(names), "." not in "".join(names) and "other" not in op.attributes
         for result in handle.results:
             value = op.add_result(*self.type_of(result))
             value.handle = result

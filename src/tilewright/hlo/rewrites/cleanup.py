@@ -24,6 +24,7 @@ class Canonicalize(LocalRewrite):
     transpose(broadcast(x)) -> broadcast(transpose(x))  transpose(constant) -> constant
     """
 
+    of_edits: ClassVar[bool] = True
     roots: ClassVar[frozenset[str]] = frozenset({"reshape", "transpose", "broadcast_in_dim"})
     summary: ClassVar[str] = "cancel and compose reshapes, transposes and broadcasts"
 
@@ -92,6 +93,7 @@ _STEPS: dict[str, Callable[[Node, Maker], Value | None]] = {
 class CommonSubexpressions(Rewrite):
     """Replace an operation by an earlier equal one (mean and variance compute the same mean twice)."""
 
+    of_edits: ClassVar[bool] = True
     summary: ClassVar[str] = "compute equal operations once"
 
     def apply(self, block: Block) -> int:
@@ -127,7 +129,7 @@ def operation_key(op: Node) -> tuple[Hashable, ...]:
 
 def _lent(op: Node) -> str:
     """The attributes that only MLIR knows (a comparison's direction, an accuracy), as text."""
-    if op.lender.handle is None or op.lender.name != op.name or op.attributes:
+    if op.attributes or not op.lender.lends or op.lender.name != op.name:
         return ""
     named = op.lender.handle.attributes
     return "; ".join(f"{key} = {named[key]}" for key in named)
@@ -137,16 +139,17 @@ def _lent(op: Node) -> str:
 class DeadCode(Rewrite):
     """Drop pure operations without users."""
 
+    of_edits: ClassVar[bool] = True
     summary: ClassVar[str] = "drop operations nobody uses"
 
     def apply(self, block: Block) -> int:
         """One pass from the end, so that whole chains go."""
         kept: list[Node] = []
         for op in reversed(block.operations):
-            if op.name in PURE and not any(value.users for value in op.results):
-                op.drop()
-            else:
+            if op.name not in PURE or any([value.users for value in op.results]):
                 kept.append(op)
+            else:
+                op.drop()
         count = len(block.operations) - len(kept)
         block.operations = kept[::-1]
         block.changed |= count > 0

@@ -115,9 +115,10 @@ def fixpoint(block: Block, steps: Sequence[Rewrite]) -> Counter[str]:
     Ends as soon as every step has seen the block as it is: the last round is not walked to its end.
     """
     counts: Counter[str] = Counter()
-    unchanged = 0
+    unchanged, seen = 0, dict[Rewrite, int]()
     for step in islice(cycle(steps), _ROUNDS * len(steps)):
-        changes = step.apply(block)
+        again, seen[step] = seen.get(step), block.edits
+        changes = 0 if step.of_edits and again == block.edits else step.apply(block)
         unchanged = 0 if changes else unchanged + 1
         if changes:
             counts[step.name] += changes

@@ -64,7 +64,13 @@ class Step:
 
 @dataclass(frozen=True)
 class Rewrite(Step):
-    """A step that works on the blocks of a program's graph, one at a time."""
+    """A step that works on the blocks of a program's graph, one at a time.
+
+    ``of_edits``: only edits of the block can give it more to do (operations put in, or given other operands), for it
+    looks at what operations are made of, and never at who else uses that.
+    """
+
+    of_edits: ClassVar[bool] = False
 
     def apply(self, block: Block) -> int:
         """Rewrite the operations of ``block`` (not of nested ones); returns how many places changed."""
@@ -98,7 +104,7 @@ class LocalRewrite(Rewrite):
         placed: dict[Node, list[Node]] = {}
         count = 0
         for op in [op for op in old if op.name in roots] if roots else old:
-            if takes and not any(v.operation is not None and v.operation.name in takes for v in op.operands):
+            if takes and takes.isdisjoint([v.operation.name for v in op.operands if v.operation is not None]):
                 continue
             make.like = op
             values = self.rewrite_all(op, make)
@@ -112,6 +118,7 @@ class LocalRewrite(Rewrite):
                 block.operations.clear()
         block.operations = [each for op in old for each in placed.get(op, (op,))] if placed else old
         block.changed |= count > 0
+        block.edits += count
         return count
 
 
