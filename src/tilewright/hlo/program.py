@@ -193,7 +193,7 @@ class Computation:
         """Name of a value, as its readers write it -> the operations that read it, each once; [] for all others."""
         readers = defaultdict[str, list[Operation]](list)
         for op in self.operations:
-            for name in dict.fromkeys(op.operands):
+            for name in op.operands if len(op.operands) < 2 else dict.fromkeys(op.operands):
                 readers[name].append(op)
         return readers
 

@@ -19,6 +19,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -275,6 +276,13 @@ def inputs_of(nodes: Sequence[Node]) -> list[Value]:
 
 def in_order(operations: Sequence[Node]) -> list[Node]:
     """The operations with every definition before its uses, otherwise in the order of their positions."""
+    order, later = sorted(operations, key=attrgetter("position")), set(operations)
+    for op in order:
+        if not later.isdisjoint([v.operation for v in (*op.operands, *captured(op)) if v.operation is not op]):
+            break
+        later.discard(op)
+    else:
+        return order
     waiting: dict[Node, int] = {}
     blocked: dict[Node, list[Node]] = {}
     inside = set(operations)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.hlo.graphs.attributes import WRITTEN, read_attributes, write_attributes
+from tilewright.hlo.graphs.attributes import PARTS, WRITTEN, read_attributes, write_attributes
 from tilewright.hlo.graphs.graph import Block, Node, Value, in_order, walk
 from tilewright.hlo.ir import context, ir
 
@@ -142,18 +142,19 @@ class _Reader:
     def __init__(self) -> None:
         self.values: dict[Any, Value] = {}
         self.types: dict[Any, tuple[tuple[int, ...] | None, str]] = {}
+        self.said: dict[tuple[Any, ...], dict[str, Any]] = {}  # an operation's name and attributes -> as plain values
         self.position = 0
 
     def type_of(self, handle: Any) -> tuple[tuple[int, ...] | None, str]:
         """Static shape and element type; shape None for whatever is not a plain static array."""
         kind = handle.type
-        if kind not in self.types:
-            shape, dtype = None, str(kind)
-            if isinstance(kind, ir.RankedTensorType):
-                plain = kind.has_static_shape and kind.encoding is None
-                shape, dtype = tuple(kind.shape) if plain else None, str(kind.element_type)
-            self.types[kind] = (shape, dtype)
-        return self.types[kind]
+        if known := self.types.get(kind):
+            return known
+        shape, dtype = None, str(kind)
+        if isinstance(kind, ir.RankedTensorType):
+            plain = kind.has_static_shape and kind.encoding is None
+            shape, dtype = tuple(kind.shape) if plain else None, str(kind.element_type)
+        return self.types.setdefault(kind, (shape, dtype))
 
     def block(self, handle: Any, name: str, owner: Node | None) -> Block:
         block = Block(name, owner)
@@ -167,33 +168,34 @@ class _Reader:
         return block
 
     def operation(self, handle: Any) -> Node:
-        name: str = handle.name
-        op = Node(name.removeprefix(_PREFIX), [self.values[v] for v in handle.operands])
+        name, values = handle.name.removeprefix(_PREFIX), self.values
+        names = [*handle.attributes]
+        op = Node(name, [values[v] for v in handle.operands], self.attributes(name, handle, names))
         op.handle, op.read, op.position = handle, tuple(op.operands), self.position
         self.position += 1
-        op.attributes = _attributes(op.name, handle)
-        names = [*handle.attributes]
         op.lends, op.plain = bool(names), "." not in "".join(names) and "other" not in op.attributes
         for result in handle.results:
             value = op.add_result(*self.type_of(result))
             value.handle = result
-            self.values[result] = value
-        if not _understood(op):
-            for region in handle.regions:
-                op.blocks += [self.block(body, "", op) for body in region.blocks]
+            values[result] = value
+        if len(handle.regions) and not _understood(op):
+            op.blocks = [self.block(body, "", op) for region in handle.regions for body in region.blocks]
         return op
 
-
-def _attributes(name: str, handle: Any) -> dict[str, Any]:
-    """What rewrites look at: the plain attributes, a constant's literal, what a reduction's body does."""
-    if name == "constant":
-        return {"literal": Literal(handle)}
-    attributes = read_attributes(name, handle)
-    if name == "scatter" and len(handle.results) == 1:
-        *inner, last = (view.operation for view in handle.regions[0].blocks[0].operations)
-        monoids = _monoids(inner, last, list(handle.regions[0].blocks[0].arguments)) if len(inner) == 1 else ()
-        return {**attributes, "monoid": monoids[0]} if monoids else attributes
-    return {**attributes, **_reduction(handle)} if name in _REDUCTIONS else attributes
+    def attributes(self, name: str, handle: Any, names: list[str]) -> dict[str, Any]:
+        """What rewrites look at: the plain attributes, a constant's literal, what a reduction's body does."""
+        if name == "constant":
+            return {"literal": Literal(handle)}
+        if name not in PARTS:
+            return {}
+        held = handle.attributes
+        said = name, *names, *[held[key] for key in names]
+        attributes = self.said.get(said) or self.said.setdefault(said, read_attributes(name, handle))
+        if name == "scatter" and len(handle.results) == 1:
+            *inner, last = (view.operation for view in handle.regions[0].blocks[0].operations)
+            monoids = _monoids(inner, last, list(handle.regions[0].blocks[0].arguments)) if len(inner) == 1 else ()
+            return {**attributes, "monoid": monoids[0]} if monoids else attributes
+        return {**attributes, **_reduction(handle)} if name in _REDUCTIONS else attributes
 
 
 _REDUCTIONS = frozenset({"reduce", "reduce_window"})
@@ -257,7 +259,7 @@ def _keeps_types(handle: Any, arguments: list[Any]) -> bool:
     """Whether every array is accumulated in its own element type."""
     count = len(handle.results)
     groups = zip(handle.results, handle.operands[:count], handle.operands[count:], arguments[:count], arguments[count:])
-    return all(len({str(value.type.element_type) for value in group}) == 1 for group in groups)
+    return all(len({value.type.element_type for value in group}) == 1 for group in groups)
 
 
 def _monoids(inner: list[Any], last: Any, arguments: list[Any]) -> tuple[str, ...]:

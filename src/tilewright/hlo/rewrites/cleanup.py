@@ -101,7 +101,7 @@ class CommonSubexpressions(Rewrite):
         seen: dict[Hashable, Node] = {}
         kept: list[Node] = []
         for op in block.operations:
-            first = seen.setdefault((operation_key(op), *map(id, op.operands)), op) if _may_be_merged(op) else op
+            first = seen.setdefault((operation_key(op), *op.operands), op) if _may_be_merged(op) else op
             if first is op:
                 kept.append(op)
             else:
@@ -122,7 +122,7 @@ def _may_be_merged(op: Node) -> bool:
 def operation_key(op: Node) -> tuple[Hashable, ...]:
     """Equal for operations that surely do the same to equal operands, their results' types included."""
     if op.said is None:
-        own = tuple((k, v.key if k == "literal" else v) for k, v in sorted(op.attributes.items()))
+        own = op.attributes["literal"].key if op.name == "constant" else (*sorted(op.attributes.items()),)
         op.said = op.name, own, _lent(op), *[(v.shape, v.dtype) for v in op.results]
     return op.said
 
@@ -146,7 +146,7 @@ class DeadCode(Rewrite):
         """One pass from the end, so that whole chains go."""
         kept: list[Node] = []
         for op in reversed(block.operations):
-            if op.name not in PURE or any([value.users for value in op.results]):
+            if op.name not in PURE or [value for value in op.results if value.users]:
                 kept.append(op)
             else:
                 op.drop()

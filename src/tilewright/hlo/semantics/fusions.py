@@ -268,8 +268,10 @@ class Fusions:
         heads: dict[str, frozenset[str]] = {}  # the kernels that want a value, itself where it is one
         for op in reversed(self.operations):
             name = op.name
-            own = name not in self.through
-            heads[name] = frozenset({name}) if own else _union([heads[reader.name] for reader in self.readers[name]])
+            if name in self.through:
+                heads[name] = _union([heads[reader.name] for reader in self.readers[name]])
+            else:
+                heads[name] = frozenset((name,))
         made_of: dict[str, frozenset[str]] = {}
         for op in self.operations:
             name = op.name

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from tilewright.hlo.cost import plain_opcode
@@ -192,7 +193,9 @@ class _Written:
             number += 1
             found = f"{head}.{number}{dot}{kind}"
         self.copies[function, name] = number
-        self.taken |= {(function, found), *([(line, found)] if line else ())}
+        self.taken.add((function, found))
+        if line:
+            self.taken.add((line, found))
         return found
 
     def _operations(
@@ -230,13 +233,16 @@ class _Written:
 
 def _opcode(op: Node) -> str:
     """The operation's name without any dialect's, as programs have it."""
-    return op.name.removeprefix("chlo.").removeprefix("func.").removeprefix("mhlo.")
+    return op.name.removeprefix("chlo.").removeprefix("func.").removeprefix("mhlo.") if "." in op.name else op.name
 
 
 def _shape(value: Value) -> str:
-    if value.shape is None:
-        return xla_shape(str(value.handle.type))
-    return xla_shape(f"tensor<{''.join([f'{size}x' for size in value.shape])}{value.dtype}>")
+    return xla_shape(str(value.handle.type)) if value.shape is None else _array(value.shape, value.dtype)
+
+
+@lru_cache(maxsize=16384)
+def _array(shape: tuple[int, ...], dtype: str) -> str:
+    return xla_shape(f"tensor<{''.join([f'{size}x' for size in shape])}{dtype}>")
 
 
 _WITH_DIMS = {"broadcast_in_dim": "dims", "concatenate": "dim", "reduce": "dims", "transpose": "permutation"}
@@ -283,13 +289,14 @@ def _fused_in(operations: Sequence[Operation]) -> set[str]:
     along: set[str] = set()
     made_by = {op.name: op for op in operations}
     for op in reversed(operations):
-        kind, readers = plain_opcode(op.opcode), read_by.get(op.name, [])
-        passes = kind in _READ_ALONG or (kind == "reshape" and _only_unit_dims(op))
-        computing = bool(readers) and all(plain_opcode(r.opcode) in _COMPUTING or r.name in along for r in readers)
-        makers = [made_by[name] for name in op.operands if name in made_by]
-        made = kind in _MADE_ALONG and any(plain_opcode(maker.opcode) in ELEMENTWISE for maker in makers)
-        if (passes and computing) or made or (kind == "transpose" and _of_product(op, readers, makers, read_by)):
-            along.add(op.name)
+        kind = plain_opcode(op.opcode)
+        if kind in _READ_ALONG or kind in ("reshape", "transpose"):
+            readers, makers = read_by[op.name], [made_by[name] for name in op.operands if name in made_by]
+            passes = kind in _READ_ALONG or (kind == "reshape" and _only_unit_dims(op))
+            computing = bool(readers) and all(plain_opcode(r.opcode) in _COMPUTING or r.name in along for r in readers)
+            made = kind in _MADE_ALONG and any(plain_opcode(maker.opcode) in ELEMENTWISE for maker in makers)
+            if (passes and computing) or made or (kind == "transpose" and _of_product(op, readers, makers, read_by)):
+                along.add(op.name)
         for name in op.operands:
             read_by[name.partition("#")[0]].append(op)
     return along

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -162,7 +161,7 @@ def _predict(
         times = dict(normal.times_of(times))
         context = Context(normal.program, machine, times, _along(normal), dict(assume))
     moves = tuple(movers(context))
-    _give_to_movers(context, times, moves)
+    _give_to_movers(times, moves)
     times.update(dict.fromkeys(in_other_kernels(context) - times.keys(), (0.0, "latency")))
     if normal.version and _only_operation(program) is None:
         step = _with_lone_kernels(step, moves, times, chip)
@@ -201,28 +200,21 @@ def _times(step: StepTime, program: Program) -> _Times:
     return times
 
 
-def _give_to_movers(context: Context, times: _Times, moves: _Moves) -> None:
+def _give_to_movers(times: _Times, moves: _Moves) -> None:
     """The time of a bitcast goes to the operation beside it that moves instead.
 
     A predicted kernel stands at the transpose; by the predicted layouts its reshape may be what turns the data.
     """
     found = {(computation.name, op.name): (op, moved) for computation, op, moved in moves}
-    for computation in context.program.computations:
-        near: dict[str, list[str]] = defaultdict(list)
-        priced = []
-        for op in computation.operations:
-            for name in op.operands:
-                near[op.name].append(name)
-                near[name].append(op.name)
-            own = found.get((computation.name, op.name))
-            if own is not None and own[1].cost.bitcast and times.get((op.line, op.name), (0.0, ""))[0]:
-                priced.append(op)
-        for op in priced:
-            beside = (found.get((computation.name, name)) for name in near[op.name])
-            for other, moved in filter(None, beside):
-                if moved.counted and moved.cost.moved_bytes and (other.line, other.name) not in times:
-                    times[other.line, other.name] = times.pop((op.line, op.name))
-                    break
+    priced = [
+        (whole, op) for whole, op, moved in moves if moved.cost.bitcast and times.get((op.line, op.name), (0,))[0]
+    ]
+    for computation, op in priced:
+        near = (*op.operands, *(reader.name for reader in computation.readers[op.name]))
+        for other, moved in filter(None, (found.get((computation.name, name)) for name in near)):
+            if moved.counted and moved.cost.moved_bytes and (other.line, other.name) not in times:
+                times[other.line, other.name] = times.pop((op.line, op.name))
+                break
 
 
 def _with_lone_kernels(step: StepTime, moves: _Moves, times: _Times, chip: Chip) -> StepTime:

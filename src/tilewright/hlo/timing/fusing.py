@@ -47,6 +47,7 @@ from tilewright.layout.meshes.torus import Slice
 
 _WITH_BODIES = SORTS | COLLECTIVES | {"reduce", "reduce-window", "scatter", "select-and-scatter", "map"}
 """Operations whose kernel is known beside the computation that they call."""
+_NO_KERNEL = TAKES_NO_TIME | {"iota"}
 _ARGUMENTS = Operation("arguments", "stream", "")
 """The row of weights that stream in beside the kernels."""
 _STREAMED_MB = 40.0
@@ -119,6 +120,7 @@ class Fusing:
         self.broken = {op.name: broken[op.shape] for op in self.operations if op.shape in broken}
         self.arguments = {op.name for op in self.operations if op.opcode == "parameter"}
         self.through = fusions.through - self.broken.keys()
+        self.found: dict[str, tuple[dict[str, float], dict[str, float]]] = {}  # of what was asked for already
         self.joined, self.beside_mb = self._second_results(), chip.kernel["near_result_mb"]
         sized = [op.name for op in self.operations if op.name in self.arguments and op.name in self.tiles]
         largest = max(sized, key=lambda name: self.tiles[name].megabytes, default="")
@@ -139,7 +141,7 @@ class Fusing:
         for op in self.operations:
             if op.name in self.through or op.name not in self.tiles:
                 continue
-            read, members = self._members(op)
+            read, members = self.found[op.name] = self._members(op)
             kinds = {plain_opcode(self.by_name[name].opcode) for name in members}
             if not kinds.isdisjoint(PRODUCTS):
                 products.add(op.name)
@@ -200,7 +202,7 @@ class Fusing:
                 scalars.add(op.name)
                 self._add(op, Run(self.chip.kernel["scalar_us" if behind else "launch_us"], "latency"), often)
                 continue
-            if op.name in self.through or op.name in seconds or kind in TAKES_NO_TIME | {"iota"}:
+            if op.name in self.through or op.name in seconds or kind in _NO_KERNEL:
                 continue
             if scalar and op.name in self.results:
                 continue
@@ -399,7 +401,7 @@ class Fusing:
     def _asked(self, op: Operation) -> tuple[Asked, float, float, int]:
         """What a kernel asks, megabytes of arguments that come early or earlier, and how many others start for it."""
         kind, result, near_mb = plain_opcode(op.opcode), self.tiles[op.name], self.chip.kernel["near_result_mb"]
-        read, members = self._members(op)
+        read, members = self.found.pop(op.name, None) or self._members(op)
         asked, early, resident, starts, steps = Asked(Work(), Windows()), 0.0, 0.0, 0, 1
         written, turned = result.megabytes, 0.0
         for name in self.joined.get(op.name, ()):
