@@ -60,7 +60,7 @@ def _transpose(op: Node, make: Maker) -> Value | None:
 def _broadcast(op: Node, make: Maker) -> Value | None:
     value, dims = op.operands[0], op.attributes["dims"]
     shape, result = value.sizes, op.result.sizes
-    if list(dims) == sorted(dims) and only_unit_dims_differ(shape, result) and shape != ():
+    if shape != () and list(dims) == sorted(dims) and only_unit_dims_differ(shape, result):
         return make.reshape(value, result)
     if inner := made_by(value, "broadcast_in_dim"):
         return make.broadcast(inner.operands[0], result, [dims[d] for d in inner.attributes["dims"]])

@@ -99,7 +99,9 @@ class Fusions:
         self, context: Context, computation: Computation, captured: Collection[str], written: bool = False
     ) -> None:
         self.context, self.captured = context, captured
-        operations = [part for op in inlined(context.program, computation) for part in _as_sum(_marked(op))]
+        operations = list[Operation]()
+        for op in inlined(context.program, computation):
+            operations += _restated(op) if plain_opcode(op.opcode) in _RESTATED else (op,)
         self.operations = _widened_first(_wanted(_without_barriers(_once(operations)), captured))
         self.operations = self._as_it_lies(self.operations)
         whole = Computation(computation.name, tuple(self.operations))
@@ -287,7 +289,8 @@ class Fusions:
             if name not in self.through:
                 made_of[name] = frozenset({name})
             elif op.operands or self.kind[name] not in _FREE:
-                made_of[name] = _union([made_of.get(operand, frozenset({operand})) for operand in op.operands])
+                parts = [made_of[each] if each in made_of else frozenset((each,)) for each in op.operands]
+                made_of[name] = _union(parts)
             else:
                 made_of[name] = frozenset()
 
@@ -525,18 +528,18 @@ def is_turned(op: Operation) -> bool:
     return op.integers("rhs_contracting_dims") == (2,)
 
 
-def _marked(op: Operation) -> Operation:
-    """A custom call that only tells the compiler something is its operand under another name."""
-    if plain_opcode(op.opcode) != "custom-call" or not op.operands:
-        return op
-    target = op.attributes.get("custom_call_target", "")
-    return replace(op, opcode="bitcast") if any(mark in target for mark in MARKER_CALLS) else op
+_RESTATED = DOTS | {"custom-call"}
 
 
-def _as_sum(op: Operation) -> Sequence[Operation]:
-    """A product without free dims, of two arrays of one form, as the multiplication and the reduction that it is."""
-    if plain_opcode(op.opcode) not in DOTS:
-        return [op]
+def _restated(op: Operation) -> Sequence[Operation]:
+    """A product without free dims, of two arrays of one form, as the multiplication and the reduction that it is.
+
+    A custom call that only tells the compiler something is its operand under another name.
+    """
+    if plain_opcode(op.opcode) == "custom-call":
+        target = op.attributes.get("custom_call_target", "")
+        marks = op.operands and any(mark in target for mark in MARKER_CALLS)
+        return [replace(op, opcode="bitcast") if marks else op]
     over, shapes = op.integers("lhs_contracting_dims"), op.operand_shapes[:2]
     same = op.integers("lhs_batch_dims"), over
     if (
@@ -595,7 +598,8 @@ def _without_barriers(operations: Sequence[Operation]) -> list[Operation]:
     def same(op: Operation) -> str:
         return op.operands[0] if plain_opcode(op.opcode) == "optimization-barrier" and len(op.operands) == 1 else ""
 
-    return _renamed(operations, same)
+    barriers = any("barrier" in opcode for opcode in {op.opcode for op in operations})
+    return _renamed(operations, same) if barriers else list(operations)
 
 
 def _wanted(operations: list[Operation], captured: Collection[str]) -> list[Operation]:
@@ -603,7 +607,7 @@ def _wanted(operations: list[Operation], captured: Collection[str]) -> list[Oper
     read, found = set(captured), list[Operation]()
     for op in reversed(operations):
         if op.name in read or plain_opcode(op.opcode) not in _INSIDE or not op.operands:
-            read.update(name.partition("#")[0] for name in op.operands)
+            read.update(op.operands)
             found.append(op)
     return found[::-1]
 

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.graphs.graph import Block, Node, Value, in_order
@@ -74,8 +74,7 @@ def in_normal_form(program: Program) -> Normalised:
         return Normalised(program, version=0)
 
 
-@dataclass(frozen=True)
-class Origin:
+class Origin(NamedTuple):
     """What an operation was, the function it stood in, and the computation: that function or a body in it."""
 
     op: Operation
@@ -108,7 +107,7 @@ def _tag_block(block: Any, program: Program, computation: str, function: str, or
             return
         handle.location = ir.Location.name(f"{_TAG}{len(origins)}", handle.location)
         origins.append(Origin(op, function, computation))
-        for region, name in zip(handle.regions, op.calls):
+        for region, name in zip(handle.regions, op.calls) if op.calls else ():
             if len(region.blocks) == 1 and name in program.by_name:
                 _tag_block(region.blocks[0], program, name, function, origins)
 
