@@ -168,10 +168,10 @@ def run_pipeline(text: str, steps: Sequence[Step], locations: bool = False) -> t
 #: only when a compiler was seen to do the same.
 NORMAL_FORMS: dict[int, tuple[Rewrite, ...]] = {
     1: (
-        Canonicalize(), TransposeOfElementwise(), ReduceOfTranspose(allow_products=True),
-        ReduceOfReshape(allow_products=True), ReducesOfReshapes(allow_products=True), ReshapeOfElementwise(),
-        ReshapeOfBroadcast(), ReshapeOfDynamicSlice(), ReshapeOfBranch(), ReshapeOfLoop(), CommonSubexpressions(),
-        DeadCode(),
+        CommonSubexpressions(), DeadCode(), Canonicalize(), TransposeOfElementwise(),
+        ReduceOfTranspose(allow_products=True), ReduceOfReshape(allow_products=True),
+        ReducesOfReshapes(allow_products=True), ReshapeOfElementwise(), ReshapeOfBroadcast(), ReshapeOfDynamicSlice(),
+        ReshapeOfBranch(), ReshapeOfLoop(),
     ),
 }  # fmt: skip
 NEWEST = max(NORMAL_FORMS)
