@@ -19,6 +19,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
+from graphlib import TopologicalSorter
 from operator import attrgetter
 from typing import Any
 
@@ -82,15 +83,14 @@ class Node:
     ``handle``      the MLIR operation it was read from, None for one a rewrite made
     ``like``        for a made one: the operation that lends attributes and source position
     ``plain``       it carries no attributes of foreign dialects (shardings and the like)
-    ``lends``       its handle has attributes at all
     ``position``    its place in the original order; a made one takes the place of ``like``
     ``said``        its name and attributes as a key, once somebody has asked (``rewrites/cleanup.py``)
     ==============  ================================================================================================
     """
 
     __slots__ = (
-        "attributes", "block", "blocks", "handle", "lends", "like", "name", "operands", "plain", "position", "read",
-        "results", "said",
+        "attributes", "block", "blocks", "handle", "like", "name", "operands", "plain", "position", "read", "results",
+        "said",
     )  # fmt: skip
 
     def __init__(self, name: str, operands: Iterable[Value], attributes: dict[str, Any] | None = None) -> None:
@@ -103,7 +103,7 @@ class Node:
         self.handle: Any = None
         self.like: Node | None = None
         self.read: tuple[Value, ...] = ()
-        self.plain, self.lends = True, False
+        self.plain = True
         self.position = 0
         self.said: tuple[Any, ...] | None = None
         for value in self.operands:
@@ -277,36 +277,22 @@ def inputs_of(nodes: Sequence[Node]) -> list[Value]:
 def in_order(operations: Sequence[Node]) -> list[Node]:
     """The operations with every definition before its uses, otherwise in the order of their positions."""
     order, later = sorted(operations, key=attrgetter("position")), set(operations)
+    needs = {op: {v.operation for v in (*op.operands, *captured(op)) if v.operation is not op} for op in order}
     for op in order:
-        if not later.isdisjoint([v.operation for v in (*op.operands, *captured(op)) if v.operation is not op]):
+        if not later.isdisjoint(needs[op]):
             break
         later.discard(op)
     else:
         return order
-    waiting: dict[Node, int] = {}
-    blocked: dict[Node, list[Node]] = {}
-    inside = set(operations)
-    ready: list[tuple[int, int, Node]] = []
-    for serial, op in enumerate(operations):
-        needs = {v.operation for v in (*op.operands, *captured(op)) if v.operation in inside}
-        needs.discard(op)
-        waiting[op] = len(needs)
-        for need in needs:
-            if need is not None:
-                blocked.setdefault(need, []).append(op)
-        if not needs:
-            ready.append((op.position, serial, op))
-    heapq.heapify(ready)
     serials = {op: serial for serial, op in enumerate(operations)}
-    done: list[Node] = []
-    while ready:
-        op = heapq.heappop(ready)[2]
-        done.append(op)
-        for user in blocked.get(op, ()):
-            waiting[user] -= 1
-            if not waiting[user]:
-                heapq.heappush(ready, (user.position, serials[user], user))
-    assert len(done) == len(operations), "a rewrite made a cycle"
+    sorter = TopologicalSorter({op: needs[op] & serials.keys() for op in order})
+    sorter.prepare()
+    ready, done = list[tuple[int, int, Node]](), list[Node]()
+    while sorter.is_active():
+        for op in sorter.get_ready():
+            heapq.heappush(ready, (op.position, serials[op], op))
+        done.append(heapq.heappop(ready)[2])
+        sorter.done(done[-1])
     return done
 
 

@@ -173,7 +173,7 @@ class _Reader:
         op = Node(name, [values[v] for v in handle.operands], self.attributes(name, handle, names))
         op.handle, op.read, op.position = handle, tuple(op.operands), self.position
         self.position += 1
-        op.lends, op.plain = bool(names), "." not in "".join(names) and "other" not in op.attributes
+        op.plain = "." not in "".join(names) and "other" not in op.attributes
         for result in handle.results:
             value = op.add_result(*self.type_of(result))
             value.handle = result

@@ -24,7 +24,6 @@ class Canonicalize(LocalRewrite):
     transpose(broadcast(x)) -> broadcast(transpose(x))  transpose(constant) -> constant
     """
 
-    of_edits: ClassVar[bool] = True
     roots: ClassVar[frozenset[str]] = frozenset({"reshape", "transpose", "broadcast_in_dim"})
     summary: ClassVar[str] = "cancel and compose reshapes, transposes and broadcasts"
 
@@ -93,7 +92,6 @@ _STEPS: dict[str, Callable[[Node, Maker], Value | None]] = {
 class CommonSubexpressions(Rewrite):
     """Replace an operation by an earlier equal one (mean and variance compute the same mean twice)."""
 
-    of_edits: ClassVar[bool] = True
     summary: ClassVar[str] = "compute equal operations once"
 
     def apply(self, block: Block) -> int:
@@ -107,10 +105,15 @@ class CommonSubexpressions(Rewrite):
             else:
                 replace_value(op.result, first.result)
                 op.drop()
-        count = len(block.operations) - len(kept)
-        block.operations = kept
-        block.changed |= count > 0
-        return count
+        return _left(block, kept)
+
+
+def _left(block: Block, kept: list[Node]) -> int:
+    """Leave these of a block's operations; how many went."""
+    count = len(block.operations) - len(kept)
+    block.operations = kept
+    block.changed |= count > 0
+    return count
 
 
 def _may_be_merged(op: Node) -> bool:
@@ -129,7 +132,7 @@ def operation_key(op: Node) -> tuple[Hashable, ...]:
 
 def _lent(op: Node) -> str:
     """The attributes that only MLIR knows (a comparison's direction, an accuracy), as text."""
-    if op.attributes or not op.lender.lends or op.lender.name != op.name:
+    if op.attributes or op.lender.handle is None or op.lender.name != op.name:
         return ""
     named = op.lender.handle.attributes
     return "; ".join(f"{key} = {named[key]}" for key in named)
@@ -139,7 +142,6 @@ def _lent(op: Node) -> str:
 class DeadCode(Rewrite):
     """Drop pure operations without users."""
 
-    of_edits: ClassVar[bool] = True
     summary: ClassVar[str] = "drop operations nobody uses"
 
     def apply(self, block: Block) -> int:
@@ -150,7 +152,4 @@ class DeadCode(Rewrite):
                 kept.append(op)
             else:
                 op.drop()
-        count = len(block.operations) - len(kept)
-        block.operations = kept[::-1]
-        block.changed |= count > 0
-        return count
+        return _left(block, kept[::-1])

@@ -31,7 +31,6 @@ class ReshapeOfDynamicSlice(LocalRewrite):
 
     roots: ClassVar[frozenset[str]] = frozenset({"dynamic_slice", "dynamic_update_slice"})
     takes: ClassVar[frozenset[str]] = frozenset({"reshape"})
-    of_edits: ClassVar[bool] = True
     summary: ClassVar[str] = "slice and update the rows of a stack before a reshape that leaves the rows' number alone"
 
     def rewrite(self, op: Node, make: Maker) -> Value | None:

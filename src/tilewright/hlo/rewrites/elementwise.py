@@ -23,7 +23,6 @@ class TransposeOfElementwise(LocalRewrite):
 
     roots: ClassVar[frozenset[str]] = ELEMENTWISE | {"bitcast_convert"}
     takes: ClassVar[frozenset[str]] = frozenset({"transpose"})
-    of_edits: ClassVar[bool] = True
     summary: ClassVar[str] = (
         "sink a transpose below elementwise operations, so that reshapes behind it meet their users"
     )
@@ -57,7 +56,6 @@ class ReshapeOfElementwise(LocalRewrite):
 
     roots: ClassVar[frozenset[str]] = ELEMENTWISE | {"bitcast_convert"}
     takes: ClassVar[frozenset[str]] = frozenset({"reshape"})
-    of_edits: ClassVar[bool] = True
     summary: ClassVar[str] = "sink a reshape below elementwise operations, re-expressing broadcasts as small ones"
 
     def rewrite(self, op: Node, make: Maker) -> Value | None:
@@ -144,7 +142,6 @@ class ReshapeOfBroadcast(LocalRewrite):
     An iota counts as the broadcast of a vector.
     """
 
-    of_edits: ClassVar[bool] = True
     roots: ClassVar[frozenset[str]] = frozenset({"reshape"})
     summary: ClassVar[str] = "reshape the operand of a broadcast instead of its result"
 

@@ -25,7 +25,6 @@ from tilewright.hlo.rewriting.sinking import Move, Sinking
 class _Reduction(LocalRewrite):
     """What the rewrites of reductions share: their root and their options."""
 
-    of_edits: ClassVar[bool] = True
     roots: ClassVar[frozenset[str]] = frozenset({"reduce"})
     allow_reassociation: bool = option(
         True, "take floating sums apart too, which may round otherwise, and overflow otherwise"

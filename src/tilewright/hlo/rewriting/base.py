@@ -64,13 +64,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Rewrite(Step):
-    """A step that works on the blocks of a program's graph, one at a time.
-
-    ``of_edits``: only edits of the block can give it more to do (operations put in, or given other operands), for it
-    looks at what operations are made of, and never at who else uses that.
-    """
-
-    of_edits: ClassVar[bool] = False
+    """A step that works on the blocks of a program's graph, one at a time."""
 
     def apply(self, block: Block) -> int:
         """Rewrite the operations of ``block`` (not of nested ones); returns how many places changed."""

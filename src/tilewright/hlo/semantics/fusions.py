@@ -251,8 +251,10 @@ class Fusions:
             kind = self.kind[op.name]
             if kind not in _INSIDE:
                 written.update(op.operands[:1] if kind in WRITES_IN_PLACE else op.operands)
-            elif kind == "gather":
-                written.update(name for name in op.operands[:1] if not self._is_picked(op, name))
+            elif kind == "gather":  # of which few elements are wanted, those are picked before they are converted
+                few = _MANY * self.elements[op.name]
+                converted = (self.kind.get(name) == "convert" and few <= self.elements[name] for name in op.operands)
+                written.update(op.operands[: not next(converted, True)])
             elif op.name in self.relaid:
                 computed = (name for name in op.operands if self.kind.get(name, "parameter") not in _FREE)
                 written.update(name for name in computed if self.wide_units or not self._widens(name))
@@ -260,10 +262,6 @@ class Fusions:
                 written |= self.hoisted.intersection(op.operands)
         flowing = (name for name, kind in self.kind.items() if kind in _FLOWS and name not in written)
         return {name for name in flowing if name not in self.captured or self.kind[name] in _FREE}
-
-    def _is_picked(self, gather: Operation, name: str) -> bool:
-        """Whether a gather takes few elements of a converted value: it takes them of what was converted."""
-        return self.kind.get(name) == "convert" and _MANY * self.elements[gather.name] <= self.elements[name]
 
     def _let_values_flow(self) -> None:
         """Write what several kernels want and what costs more to compute again than to read."""
@@ -286,13 +284,11 @@ class Fusions:
                 apart = cost > most or len(sources) > _MANY
                 if apart and not (self.kind[name] == "compare" and len(sources) == 1):
                     self.through.discard(name)
-            if name not in self.through:
-                made_of[name] = frozenset({name})
-            elif op.operands or self.kind[name] not in _FREE:
+            if name in self.through:
                 parts = [made_of[each] if each in made_of else frozenset((each,)) for each in op.operands]
                 made_of[name] = _union(parts)
             else:
-                made_of[name] = frozenset()
+                made_of[name] = frozenset((name,))
 
     def _whole(self, op: Operation, source: str) -> int:
         """What a kernel reads of one source: of one that a slice is taken of no more than the slice."""
@@ -402,6 +398,7 @@ class Fusions:
 
     def kernels(self) -> Sequence[Operation]:
         """The operations that write, each with the written arrays that it reads."""
+        outer = {name: shape for op in self.operations[::-1] for name, shape in zip(op.operands, op.operand_shapes)}
         read: dict[str, tuple[str, ...]] = {}
         found = []
         for op in self.operations:
@@ -412,16 +409,9 @@ class Fusions:
             if op.name in self.through:
                 read[op.name] = operands
             else:
-                told = tuple([self._shape_of(name) for name in operands])
+                told = tuple([self.by_name[name].shape if name in self.by_name else outer[name] for name in operands])
                 found += self._laid_out(replace(op, operands=operands, operand_shapes=told))
         return found
-
-    def _shape_of(self, name: str) -> str:
-        """The shape of a value, of one from outside as its first reader has it."""
-        if name in self.by_name:
-            return self.by_name[name].shape
-        first = self.readers[name][0]
-        return first.operand_shapes[first.operands.index(name)]
 
     def _laid_out(self, op: Operation) -> list[Operation]:
         """A kernel with the copies beside it of what it takes or gives in another order than memory has."""
