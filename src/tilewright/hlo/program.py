@@ -167,7 +167,7 @@ class Operation:
         >>> Operation("t", "transpose", "f32[2,3]", attributes={"dimensions": "{1,0}"}).integers("dimensions")
         (1, 0)
         """
-        words = _INTEGER.findall(self.attributes.get(attribute, ""))
+        words = _INTEGER.findall(self.attributes[attribute]) if attribute in self.attributes else ()
         return tuple(int(word) if len(word) < 19 else 2**62 for word in words)
 
 

@@ -277,7 +277,8 @@ def inputs_of(nodes: Sequence[Node]) -> list[Value]:
 def in_order(operations: Sequence[Node]) -> list[Node]:
     """The operations with every definition before its uses, otherwise in the order of their positions."""
     order, later = sorted(operations, key=attrgetter("position")), set(operations)
-    needs = {op: {v.operation for v in (*op.operands, *captured(op)) if v.operation is not op} for op in order}
+    makers = {op: [v.operation for v in (*op.operands, *captured(op))] for op in order}
+    needs = {op: {each for each in found if each is not None and each is not op} for op, found in makers.items()}
     for op in order:
         if not later.isdisjoint(needs[op]):
             break

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import ClassVar
 
 from tilewright.hlo.graphs.dims import only_unit_dims_differ, runs
@@ -148,7 +149,7 @@ class DeadCode(Rewrite):
         """One pass from the end, so that whole chains go."""
         kept: list[Node] = []
         for op in reversed(block.operations):
-            if op.name not in PURE or [value for value in op.results if value.users]:
+            if op.name not in PURE or any(map(attrgetter("users"), op.results)):
                 kept.append(op)
             else:
                 op.drop()

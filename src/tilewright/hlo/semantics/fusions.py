@@ -301,9 +301,7 @@ class Fusions:
             name = op.name
             if self.kind[name] not in HEADS and name not in self.masked:
                 continue
-            if name in self.joined or name in self.captured or not self.readers[name]:
-                continue
-            if name in self.hoisted:
+            if not self.readers[name] or name in self.joined or name in self.captured or name in self.hoisted:
                 continue
             if self.kind[name] == "reduce":
                 self._end_with_sum(name)

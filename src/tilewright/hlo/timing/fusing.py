@@ -401,7 +401,7 @@ class Fusing:
     def _asked(self, op: Operation) -> tuple[Asked, float, float, int]:
         """What a kernel asks, megabytes of arguments that come early or earlier, and how many others start for it."""
         kind, result, near_mb = plain_opcode(op.opcode), self.tiles[op.name], self.chip.kernel["near_result_mb"]
-        read, members = self.found.pop(op.name, None) or self._members(op)
+        read, members = self.found.pop(op.name) if op.name in self.found else self._members(op)
         asked, early, resident, starts, steps = Asked(Work(), Windows()), 0.0, 0.0, 0, 1
         written, turned = result.megabytes, 0.0
         for name in self.joined.get(op.name, ()):
