@@ -141,7 +141,9 @@ def _nested_fixpoint(bodies: Sequence[Block], steps: Sequence[Rewrite], rounds: 
             if block not in settled:
                 changes = fixpoint(block, steps)
                 counts += changes
-                settled = {block} if changes else settled | {block}
+                if changes:
+                    settled.clear()
+                settled.add(block)
         if before == (len(settled), counts.total()):
             break
     return counts

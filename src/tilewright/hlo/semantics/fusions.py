@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
@@ -397,19 +397,37 @@ class Fusions:
     def kernels(self) -> Sequence[Operation]:
         """The operations that write, each with the written arrays that it reads."""
         outer = {name: shape for op in self.operations[::-1] for name, shape in zip(op.operands, op.operand_shapes)}
-        read: dict[str, tuple[str, ...]] = {}
+        few: dict[str, tuple[str, ...]] = {}  # what values in kernels are made of, where that is not much
         found = []
         for op in self.operations:
-            parts = [read.get(name, (name,)) for name in op.operands]
-            operands = parts[0] if len(parts) == 1 else tuple([name for part in parts for name in part])
-            if op.name in self.through or self.kind[op.name] in _INSIDE:
-                operands = tuple(dict.fromkeys(operands)) if len(parts) > 1 else operands
             if op.name in self.through:
-                read[op.name] = operands
+                if all(name in few or name not in self.through for name in op.operands):
+                    made_of = self._made_of(op.operands, few)
+                    if len(made_of) <= _MANY:
+                        few[op.name] = made_of
+                continue
+            if self.kind[op.name] in _INSIDE:
+                operands = self._made_of(op.operands, few)
             else:
-                told = tuple([self.by_name[name].shape if name in self.by_name else outer[name] for name in operands])
-                found += self._laid_out(replace(op, operands=operands, operand_shapes=told))
+                operands = tuple([name for each in op.operands for name in self._made_of([each], few)])
+            told = tuple([self.by_name[name].shape if name in self.by_name else outer[name] for name in operands])
+            found += self._laid_out(replace(op, operands=operands, operand_shapes=told))
         return found
+
+    def _made_of(self, names: Sequence[str], few: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+        """The written arrays that values are made of, each once; of those in ``few`` it is known."""
+        found: dict[str, None] = {}
+        seen, open_ = set[str](), [*reversed(names)]
+        while open_:
+            name = open_.pop()
+            if name in few:
+                found.update(dict.fromkeys(few[name]))
+            elif name not in self.through:
+                found[name] = None
+            elif name not in seen:
+                seen.add(name)
+                open_ += reversed(self.by_name[name].operands)
+        return tuple(found)
 
     def _laid_out(self, op: Operation) -> list[Operation]:
         """A kernel with the copies beside it of what it takes or gives in another order than memory has."""
