@@ -178,7 +178,8 @@ class _Reader:
             value = op.add_result(*self.type_of(result))
             value.handle = result
             values[result] = value
-        if len(handle.regions) and not _understood(op):
+        understood = name in _REDUCTIONS and not _BODIES.isdisjoint(op.attributes)  # then they say what the body does
+        if len(handle.regions) and not understood:
             op.blocks = [self.block(body, "", op) for region in handle.regions for body in region.blocks]
         return op
 
@@ -200,11 +201,6 @@ class _Reader:
 
 _REDUCTIONS = frozenset({"reduce", "reduce_window"})
 _BODIES = frozenset({"monoid", "monoids", "chooses"})
-
-
-def _understood(op: Node) -> bool:
-    """A reduction whose attributes say what its body does: it needs no body."""
-    return op.name in _REDUCTIONS and not _BODIES.isdisjoint(op.attributes)
 
 
 def read_functions(module: Any) -> list[Block]:
@@ -241,7 +237,9 @@ def _reduction(handle: Any) -> dict[str, Any]:
     body = handle.regions[0].blocks[0]
     operations = [view.operation for view in body.operations]
     arguments, count = list(body.arguments), len(handle.results)
-    if len(arguments) != 2 * count or not _keeps_types(handle, arguments):
+    accumulated = zip(handle.results, handle.operands, handle.operands[count:], arguments, arguments[count:])
+    kept = all(len({value.type.element_type for value in group}) == 1 for group in accumulated)
+    if len(arguments) != 2 * count or not kept:
         return {}
     *inner, last = operations
     if len(inner) == count:
@@ -253,13 +251,6 @@ def _reduction(handle: Any) -> dict[str, Any]:
         if direction:
             return {"chooses": direction}
     return {}
-
-
-def _keeps_types(handle: Any, arguments: list[Any]) -> bool:
-    """Whether every array is accumulated in its own element type."""
-    count = len(handle.results)
-    groups = zip(handle.results, handle.operands[:count], handle.operands[count:], arguments[:count], arguments[count:])
-    return all(len({value.type.element_type for value in group}) == 1 for group in groups)
 
 
 def _monoids(inner: list[Any], last: Any, arguments: list[Any]) -> tuple[str, ...]:

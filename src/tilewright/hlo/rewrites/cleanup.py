@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import ClassVar
 
 from tilewright.hlo.graphs.dims import only_unit_dims_differ, runs
@@ -106,15 +105,10 @@ class CommonSubexpressions(Rewrite):
             else:
                 replace_value(op.result, first.result)
                 op.drop()
-        return _left(block, kept)
-
-
-def _left(block: Block, kept: list[Node]) -> int:
-    """Leave these of a block's operations; how many went."""
-    count = len(block.operations) - len(kept)
-    block.operations = kept
-    block.changed |= count > 0
-    return count
+        count = len(block.operations) - len(kept)
+        block.operations = kept
+        block.changed |= count > 0
+        return count
 
 
 def _may_be_merged(op: Node) -> bool:
@@ -149,8 +143,11 @@ class DeadCode(Rewrite):
         """One pass from the end, so that whole chains go."""
         kept: list[Node] = []
         for op in reversed(block.operations):
-            if op.name not in PURE or any(map(attrgetter("users"), op.results)):
+            if op.name not in PURE or any(value.users for value in op.results):
                 kept.append(op)
             else:
                 op.drop()
-        return _left(block, kept[::-1])
+        count = len(block.operations) - len(kept)
+        block.operations = kept[::-1]
+        block.changed |= count > 0
+        return count

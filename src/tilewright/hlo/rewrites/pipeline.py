@@ -141,8 +141,7 @@ def _nested_fixpoint(bodies: Sequence[Block], steps: Sequence[Rewrite], rounds: 
             if block not in settled:
                 changes = fixpoint(block, steps)
                 counts += changes
-                if changes:
-                    settled.clear()
+                settled = set() if changes else settled
                 settled.add(block)
         if before == (len(settled), counts.total()):
             break

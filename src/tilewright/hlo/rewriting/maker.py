@@ -41,11 +41,7 @@ def is_elementwise(op: Node) -> bool:
 
 def is_static(*values: Value) -> bool:
     """Whether every value is an array of known shape without a dim of size 0."""
-    return all(map(_has_elements, values))
-
-
-def _has_elements(value: Value) -> bool:
-    return value.shape is not None and 0 not in value.shape
+    return all(v.shape is not None and 0 not in v.shape for v in values)
 
 
 def made_by(value: Value, *names: str) -> Node | None:

@@ -251,10 +251,8 @@ class Fusions:
             kind = self.kind[op.name]
             if kind not in _INSIDE:
                 written.update(op.operands[:1] if kind in WRITES_IN_PLACE else op.operands)
-            elif kind == "gather":  # of which few elements are wanted, those are picked before they are converted
-                few = _MANY * self.elements[op.name]
-                converted = (self.kind.get(name) == "convert" and few <= self.elements[name] for name in op.operands)
-                written.update(op.operands[: not next(converted, True)])
+            elif kind == "gather":
+                written.update(name for name in op.operands[:1] if not self._is_picked(op, name))
             elif op.name in self.relaid:
                 computed = (name for name in op.operands if self.kind.get(name, "parameter") not in _FREE)
                 written.update(name for name in computed if self.wide_units or not self._widens(name))
@@ -262,6 +260,10 @@ class Fusions:
                 written |= self.hoisted.intersection(op.operands)
         flowing = (name for name, kind in self.kind.items() if kind in _FLOWS and name not in written)
         return {name for name in flowing if name not in self.captured or self.kind[name] in _FREE}
+
+    def _is_picked(self, gather: Operation, name: str) -> bool:
+        """Whether a gather takes few elements of a converted value: it takes them of what was converted."""
+        return self.kind.get(name) == "convert" and _MANY * self.elements[gather.name] <= self.elements[name]
 
     def _let_values_flow(self) -> None:
         """Write what several kernels want and what costs more to compute again than to read."""
@@ -406,10 +408,8 @@ class Fusions:
                     if len(made_of) <= _MANY:
                         few[op.name] = made_of
                 continue
-            if self.kind[op.name] in _INSIDE:
-                operands = self._made_of(op.operands, few)
-            else:
-                operands = tuple([name for each in op.operands for name in self._made_of([each], few)])
+            alone = [op.operands] if self.kind[op.name] in _INSIDE else [(name,) for name in op.operands]
+            operands = tuple([name for names in alone for name in self._made_of(names, few)])
             told = tuple([self.by_name[name].shape if name in self.by_name else outer[name] for name in operands])
             found += self._laid_out(replace(op, operands=operands, operand_shapes=told))
         return found
@@ -519,10 +519,7 @@ def _dims(shape: str) -> list[int]:
 
 
 def _union(names: Sequence[frozenset[str]]) -> frozenset[str]:
-    """All the names, or some of them where there are more than many: then it does not matter which.
-
-    Most values have one reader, or one operand, and its set is theirs.
-    """
+    """All the names; of more than many some, as it does not matter then which. Most values have one of these sets."""
     if len(names) == 1:
         return names[0]
     found = frozenset().union(*names)
@@ -604,8 +601,7 @@ def _without_barriers(operations: Sequence[Operation]) -> list[Operation]:
     def same(op: Operation) -> str:
         return op.operands[0] if plain_opcode(op.opcode) == "optimization-barrier" and len(op.operands) == 1 else ""
 
-    barriers = any("barrier" in opcode for opcode in {op.opcode for op in operations})
-    return _renamed(operations, same) if barriers else list(operations)
+    return _renamed(operations, same)
 
 
 def _wanted(operations: list[Operation], captured: Collection[str]) -> list[Operation]:
@@ -624,15 +620,11 @@ def _padding(op: Operation) -> str:
 
 def _widened_first(operations: list[Operation]) -> list[Operation]:
     """The operations with the type changed before a reshape where only that is wanted of it, as the compiler does."""
-    reshapes = {op.name: op for op in operations if op.opcode == "reshape" and op.operand_shapes}
-    readers: dict[str, list[Operation]] = defaultdict(list)
-    for op in operations if reshapes else ():
-        for name in reshapes.keys() & op.operands:
-            readers[name].append(op)
+    readers = Computation("", tuple(operations)).readers
     swapped: dict[str, Operation] = {}
-    for name, (first, *more) in readers.items():
+    for op in (op for op in operations if op.opcode == "reshape" and op.operand_shapes):
+        first, *more = readers[op.name] or [op]
         if first.opcode == "convert" and not more:
-            op = reshapes[name]
             wide = f"{first.shape.partition('[')[0]}[{op.operand_shapes[0].partition('[')[2]}"
             swapped[op.name] = replace(
                 first, name=op.name, line=op.line, shape=wide, operands=op.operands, operand_shapes=op.operand_shapes

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 from tilewright.hlo.cost import plain_opcode
@@ -192,9 +191,7 @@ class _Written:
             number += 1
             found = f"{head}.{number}{dot}{kind}"
         self.copies[function, name] = number
-        self.taken.add((function, found))
-        if line:
-            self.taken.add((line, found))
+        self.taken |= {(function, found), *([(line, found)] if line else ())}
         return found
 
     def _operations(
@@ -236,12 +233,9 @@ def _opcode(op: Node) -> str:
 
 
 def _shape(value: Value) -> str:
-    return xla_shape(str(value.handle.type)) if value.shape is None else _array(value.shape, value.dtype)
-
-
-@lru_cache(maxsize=16384)
-def _array(shape: tuple[int, ...], dtype: str) -> str:
-    return xla_shape(f"tensor<{''.join([f'{size}x' for size in shape])}{dtype}>")
+    if value.shape is None:
+        return xla_shape(str(value.handle.type))
+    return xla_shape(f"tensor<{''.join([f'{size}x' for size in value.shape])}{value.dtype}>")
 
 
 _WITH_DIMS = {"broadcast_in_dim": "dims", "concatenate": "dim", "reduce": "dims", "transpose": "permutation"}

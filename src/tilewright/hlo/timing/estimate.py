@@ -206,9 +206,7 @@ def _give_to_movers(times: _Times, moves: _Moves) -> None:
     A predicted kernel stands at the transpose; by the predicted layouts its reshape may be what turns the data.
     """
     found = {(computation.name, op.name): (op, moved) for computation, op, moved in moves}
-    priced = [
-        (whole, op) for whole, op, moved in moves if moved.cost.bitcast and times.get((op.line, op.name), (0,))[0]
-    ]
+    priced = [(c, op) for c, op, moved in moves if moved.cost.bitcast and times.get((op.line, op.name), (0,))[0]]
     for computation, op in priced:
         near = (*op.operands, *(reader.name for reader in computation.readers[op.name]))
         for other, moved in filter(None, (found.get((computation.name, name)) for name in near)):
