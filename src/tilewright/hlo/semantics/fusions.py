@@ -141,20 +141,20 @@ class Fusions:
                 continue
             if kinds[op.name] == "get-tuple-element":
                 kinds[op.name] = kinds.get(op.operands[0], "")
-            if kinds[op.name] == "transpose":
+            elif kinds[op.name] == "transpose":
                 turned[op.name] = op
-            elif kinds[op.name] == "reshape" and kinds.get(op.operands[0], "parameter") == "parameter":
+            if kinds[op.name] == "reshape" and kinds.get(op.operands[0], "parameter") == "parameter":
                 given.add(op.name)
             if kinds[op.name] != "custom-call":
                 given.difference_update(op.operands)
         found = []
         for op in operations:
             lies = False
-            if op.name in turned and (first := turned.get(op.operands[0])):
+            if op.operands and op.name in turned and (first := turned.get(op.operands[0])):
                 there, back = first.integers("dimensions"), op.integers("dimensions")
                 if lies := sorted(back) == [there[d] for d in back if d < len(there)]:
                     op = replace(op, operands=first.operands, operand_shapes=first.operand_shapes)
-            elif kinds[op.name] == "reshape" and (op.name in given or kinds.get(op.operands[0]) == "custom-call"):
+            elif kinds[op.name] == "reshape" and (op.name in given or "custom-call" in map(kinds.get, op.operands[:1])):
                 with suppress(TilewrightError, OverflowError, IndexError):
                     before, after = self.context.layout(op.operand_shapes[0]), self.context.layout(op.shape)
                     lies = before is not None and after is not None and is_bitcast(before, after)
@@ -254,7 +254,7 @@ class Fusions:
             elif kind == "gather":
                 written.update(name for name in op.operands[:1] if not self._is_picked(op, name))
             elif op.name in self.relaid:
-                computed = (name for name in op.operands if self.kind.get(name, "parameter") not in _FREE)
+                computed = (name for name in op.operands if name in self.kind and self.kind[name] not in _FREE)
                 written.update(name for name in computed if self.wide_units or not self._widens(name))
             if self.hoisted and op.name not in self.hoisted:
                 written |= self.hoisted.intersection(op.operands)
