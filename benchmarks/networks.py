@@ -141,3 +141,40 @@ def attention(x, w, v):
     q = (x @ w).reshape(*x.shape[:2], 16, -1).transpose(0, 2, 1, 3)
     p = jax.nn.softmax(q @ q.transpose(0, 1, 3, 2))
     return (p @ q).transpose(0, 2, 1, 3).reshape(x.shape) @ v
+
+
+DECODER_OPERATIONS = 129
+
+
+def decoder(operations: int) -> str:
+    """StableHLO text of at least so many operations: a decoder's layers, unrolled, as JAX lowers them.
+
+    Rows of 768 in bf16, 12 heads over 128 tokens, each layer with weights of its own.
+    """
+    import jax
+    import jax.numpy as jnp
+
+    def norm(x, scale, bias):
+        return normalised(x.astype(jnp.float32), -1).astype(x.dtype) * scale + bias
+
+    def heads(x):
+        return x.reshape(1, 128, 12, 64).transpose(0, 2, 1, 3)
+
+    def layer(x, layer):
+        scales, biases, qkv, out, up, down = layer
+        q, k, v = map(heads, jnp.split(norm(x, scales[0], biases[0]) @ qkv, 3, -1))
+        seen = jnp.tril(jnp.ones((128, 128), bool))
+        p = jax.nn.softmax(jnp.where(seen, q @ k.transpose(0, 1, 3, 2) / 8, -1e9))
+        x = x + (p @ v).transpose(0, 2, 1, 3).reshape(x.shape) @ out
+        return x + jax.nn.gelu(norm(x, scales[1], biases[1]) @ up) @ down
+
+    def model(layers, table, ids):
+        x = table[ids]
+        for each in layers:
+            x = layer(x, each)
+        return x @ table.T
+
+    shapes = ((2, 768), (2, 768), (768, 2304), (768, 768), (768, 3072), (3072, 768))
+    layers = [[jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in shapes]] * -(-operations // DECODER_OPERATIONS)
+    table, ids = jax.ShapeDtypeStruct((50257, 768), jnp.bfloat16), jax.ShapeDtypeStruct((1, 128), jnp.int32)
+    return jax.jit(model).lower(layers, table, ids).as_text()

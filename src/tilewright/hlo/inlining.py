@@ -49,7 +49,9 @@ def inlined(
         names.update({f"{op.name}#{k}" if several else op.name: name for k, name in enumerate(results)})
 
     for op in computation.operations:
-        operands = tuple(known(name) for name in op.operands)
+        numbered = "#" in "".join(op.operands)
+        same = not prefix and not numbered and names.keys().isdisjoint(op.operands)
+        operands = op.operands if same else tuple([known(name) for name in op.operands])
         if plain_opcode(op.opcode) == "optimization-barrier":
             results = tuple(f"{prefix}{op.name}#{k}" for k in range(len(operands)))
             operations += [
@@ -59,13 +61,12 @@ def inlined(
             elements.update(results)
             rename(op, results)
             continue
-        for name, shape in zip(operands, op.operand_shapes):
+        for name, shape in zip(operands, op.operand_shapes) if not same else ():
             whole, mark, _ = name.partition("#")
             if mark and name not in elements:
                 elements.add(name)
                 operations.append(Operation(name, "get-tuple-element", shape, (whole,), line=op.line))
         if op.opcode != "call" or len(op.calls) != 1 or depth == DEEPEST or seen[0] > _MOST_OPERATIONS:
-            same = not prefix and operands == op.operands
             operations.append(op if same else op.reading(operands, prefix + op.name))
             continue
         body = inlined(program, program.by_name[op.calls[0]], f"{prefix}{op.name}/", depth + 1, seen)

@@ -113,13 +113,13 @@ def _depth_exceeded(text: str, pair: str) -> int:
     depth = least = 0
     for start in range(0, len(text), _PIECE):
         raw = np.frombuffer(text[start : start + _PIECE].encode("latin-1", "replace"), np.uint8)  # one byte for each
-        steps = (raw == ord(pair[0])).astype(np.int8) - (raw == ord(pair[1])).astype(np.int8)
-        depths = depth + np.cumsum(steps, dtype=np.int32)
+        marks = np.flatnonzero((raw == ord(pair[0])) | (raw == ord(pair[1])))
+        depths = depth + np.cumsum(np.where(raw[marks] == ord(pair[0]), 1, -1))
         fewest = np.minimum(np.minimum.accumulate(depths), least)
         deep = depths - fewest > _DEEPEST
         if deep.any():
-            return start + int(deep.argmax())
-        depth, least = int(depths[-1]), int(fewest[-1])
+            return start + int(marks[deep.argmax()])
+        depth, least = (int(each[-1]) for each in (depths, fewest)) if len(marks) else (depth, least)
     return -1
 
 

@@ -179,7 +179,7 @@ class Operation:
         >>> Operation("t", "transpose", "f32[2,3]", attributes={"dimensions": "{1,0}"}).integers("dimensions")
         (1, 0)
         """
-        words = _INTEGER.findall(self.attributes.get(attribute, ""))
+        words = _INTEGER.findall(self.attributes[attribute]) if attribute in self.attributes else ()
         return tuple(int(word) if len(word) < 19 else 2**62 for word in words)
 
 
@@ -205,7 +205,7 @@ class Computation:
         """Name of a value, as its readers write it -> the operations that read it, each once; [] for all others."""
         readers = defaultdict[str, list[Operation]](list)
         for op in self.operations:
-            for name in dict.fromkeys(op.operands):
+            for name in op.operands if len(op.operands) < 2 else dict.fromkeys(op.operands):
                 readers[name].append(op)
         return readers
 

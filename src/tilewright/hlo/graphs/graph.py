@@ -19,7 +19,9 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
+from graphlib import TopologicalSorter
 from math import prod
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -190,6 +192,8 @@ class Node:
 
     def set_operand(self, index: int, value: Value) -> None:
         """Replace one operand, keeping both values' users right."""
+        if self.block is not None:
+            self.block.edits += 1
         _release(self.operands[index], self)
         self.operands[index] = value
         value.users[self] = value.users.get(self, 0) + 1
@@ -242,10 +246,11 @@ def _release(value: Value, user: Node) -> None:
 class Block:
     """A list of operations; ``owner`` is the operation it is a body of, None for a function or a trial.
 
-    A function's block holds its MLIR ``module``: the bindings do not keep it alive for the handles in it.
+    A function's block holds its MLIR ``module``: the bindings do not keep it alive for the handles in it. ``edits``
+    counts the operations that were put into it, and the operands that they were given since.
     """
 
-    __slots__ = ("arguments", "changed", "handle", "module", "name", "operations", "owner")
+    __slots__ = ("arguments", "changed", "edits", "handle", "module", "name", "operations", "owner")
 
     def __init__(self, name: str = "", owner: Node | None = None) -> None:
         self.name, self.owner = name, owner
@@ -253,7 +258,7 @@ class Block:
         self.operations: list[Node] = []
         self.handle: Any = None
         self.module: Any = None
-        self.changed = False
+        self.changed, self.edits = False, 0
 
     def add_argument(self, shape: Shape | None, dtype: str) -> Value:
         self.arguments.append(Value(shape, dtype, None, len(self.arguments)))
@@ -261,6 +266,7 @@ class Block:
 
     def append(self, operation: Node) -> Node:
         operation.block = self
+        self.edits += 1
         self.operations.append(operation)
         return operation
 
@@ -299,30 +305,24 @@ def inputs_of(nodes: Sequence[Node]) -> list[Value]:
 
 def in_order(operations: Sequence[Node]) -> list[Node]:
     """The operations with every definition before its uses, otherwise in the order of their positions."""
-    waiting: dict[Node, int] = {}
-    blocked: dict[Node, list[Node]] = {}
-    inside = set(operations)
-    ready: list[tuple[int, int, Node]] = []
-    for serial, op in enumerate(operations):
-        needs = {v.operation for v in (*op.operands, *captured(op)) if v.operation in inside}
-        needs.discard(op)
-        waiting[op] = len(needs)
-        for need in needs:
-            if need is not None:
-                blocked.setdefault(need, []).append(op)
-        if not needs:
-            ready.append((op.position, serial, op))
-    heapq.heapify(ready)
+    order, later = sorted(operations, key=attrgetter("position")), set(operations)
+    makers = {op: [v.operation for v in (*op.operands, *captured(op))] for op in order}
+    needs = {op: {each for each in found if each is not None and each is not op} for op, found in makers.items()}
+    for op in order:
+        if not later.isdisjoint(needs[op]):
+            break
+        later.discard(op)
+    else:
+        return order
     serials = {op: serial for serial, op in enumerate(operations)}
-    done: list[Node] = []
-    while ready:
-        op = heapq.heappop(ready)[2]
-        done.append(op)
-        for user in blocked.get(op, ()):
-            waiting[user] -= 1
-            if not waiting[user]:
-                heapq.heappush(ready, (user.position, serials[user], user))
-    assert len(done) == len(operations), "a rewrite made a cycle"
+    sorter = TopologicalSorter({op: needs[op] & serials.keys() for op in order})
+    sorter.prepare()
+    ready, done = list[tuple[int, int, Node]](), list[Node]()
+    while sorter.is_active():
+        for op in sorter.get_ready():
+            heapq.heappush(ready, (op.position, serials[op], op))
+        done.append(heapq.heappop(ready)[2])
+        sorter.done(done[-1])
     return done
 
 

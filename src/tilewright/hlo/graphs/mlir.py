@@ -356,18 +356,19 @@ class _Reader:
     def __init__(self) -> None:
         self.values: dict[Any, Value] = {}
         self.types: dict[Any, tuple[tuple[int, ...] | None, str]] = {}
+        self.said: dict[tuple[Any, ...], dict[str, Any]] = {}  # an operation's name and attributes -> as plain values
         self.position = 0
 
     def type_of(self, handle: Any) -> tuple[tuple[int, ...] | None, str]:
         """Static shape and element type; shape None for whatever is not a plain static array."""
         kind = handle.type
-        if kind not in self.types:
-            shape, dtype = None, str(kind)
-            if isinstance(kind, ir.RankedTensorType):
-                plain = kind.has_static_shape and kind.encoding is None
-                shape, dtype = tuple(kind.shape) if plain else None, str(kind.element_type)
-            self.types[kind] = (shape, dtype)
-        return self.types[kind]
+        if known := self.types.get(kind):
+            return known
+        shape, dtype = None, str(kind)
+        if isinstance(kind, ir.RankedTensorType):
+            plain = kind.has_static_shape and kind.encoding is None
+            shape, dtype = tuple(kind.shape) if plain else None, str(kind.element_type)
+        return self.types.setdefault(kind, (shape, dtype))
 
     def block(self, handle: Any, name: str, owner: Node | None) -> Block:
         block = Block(name, owner)
@@ -381,32 +382,35 @@ class _Reader:
         return block
 
     def operation(self, handle: Any) -> Node:
-        name: str = handle.name
-        op = Node(name.removeprefix(_PREFIX), [self.values[v] for v in handle.operands])
+        name, values = handle.name.removeprefix(_PREFIX), self.values
+        names = [*handle.attributes]
+        op = Node(name, [values[v] for v in handle.operands], self.attributes(name, handle, names))
         op.handle, op.read, op.position = handle, tuple(op.operands), self.position
         self.position += 1
-        op.attributes = _attributes(op.name, handle)
-        op.plain = not any("." in key for key in handle.attributes) and "other" not in op.attributes
+        op.plain = "." not in "".join(names) and "other" not in op.attributes
         for result in handle.results:
             value = op.add_result(*self.type_of(result))
             value.handle = result
-            self.values[result] = value
-        if op.name not in _REDUCTIONS or _BODIES.isdisjoint(op.attributes):  # else these say what its body does
-            for region in handle.regions:
-                op.blocks += [self.block(body, "", op) for body in region.blocks]
+            values[result] = value
+        understood = name in _REDUCTIONS and not _BODIES.isdisjoint(op.attributes)  # then they say what the body does
+        if len(handle.regions) and not understood:
+            op.blocks = [self.block(body, "", op) for region in handle.regions for body in region.blocks]
         return op
 
-
-def _attributes(name: str, handle: Any) -> dict[str, Any]:
-    """What rewrites look at: the plain attributes, a constant's literal, what a reduction's body does."""
-    if name == "constant":
-        return {"literal": Literal(handle)}
-    attributes = read_attributes(name, handle)
-    if name == "scatter" and len(handle.results) == 1:
-        *inner, last = (view.operation for view in handle.regions[0].blocks[0].operations)
-        monoids = _monoids(inner, last, list(handle.regions[0].blocks[0].arguments)) if len(inner) == 1 else ()
-        return {**attributes, "monoid": monoids[0]} if monoids else attributes
-    return {**attributes, **_reduction(handle)} if name in _REDUCTIONS else attributes
+    def attributes(self, name: str, handle: Any, names: list[str]) -> dict[str, Any]:
+        """What rewrites look at: the plain attributes, a constant's literal, what a reduction's body does."""
+        if name == "constant":
+            return {"literal": Literal(handle)}
+        if name not in PARTS:
+            return {}
+        held = handle.attributes
+        said = name, *names, *[held[key] for key in names]
+        attributes = self.said.get(said) or self.said.setdefault(said, read_attributes(name, handle))
+        if name == "scatter" and len(handle.results) == 1:
+            *inner, last = (view.operation for view in handle.regions[0].blocks[0].operations)
+            monoids = _monoids(inner, last, list(handle.regions[0].blocks[0].arguments)) if len(inner) == 1 else ()
+            return {**attributes, "monoid": monoids[0]} if monoids else attributes
+        return {**attributes, **_reduction(handle)} if name in _REDUCTIONS else attributes
 
 
 _REDUCTIONS = frozenset({"reduce", "reduce_window"})
@@ -447,7 +451,9 @@ def _reduction(handle: Any) -> dict[str, Any]:
     body = handle.regions[0].blocks[0]
     operations = [view.operation for view in body.operations]
     arguments, count = list(body.arguments), len(handle.results)
-    if len(arguments) != 2 * count or not _keeps_types(handle, arguments):
+    accumulated = zip(handle.results, handle.operands, handle.operands[count:], arguments, arguments[count:])
+    kept = all(len({value.type.element_type for value in group}) == 1 for group in accumulated)
+    if len(arguments) != 2 * count or not kept:
         return {}
     *inner, last = operations
     if len(inner) == count:
@@ -459,13 +465,6 @@ def _reduction(handle: Any) -> dict[str, Any]:
         if direction:
             return {"chooses": direction}
     return {}
-
-
-def _keeps_types(handle: Any, arguments: list[Any]) -> bool:
-    """Whether every array is accumulated in its own element type."""
-    count = len(handle.results)
-    groups = zip(handle.results, handle.operands[:count], handle.operands[count:], arguments[:count], arguments[count:])
-    return all(len({str(value.type.element_type) for value in group}) == 1 for group in groups)
 
 
 def _monoids(inner: list[Any], last: Any, arguments: list[Any]) -> tuple[str, ...]:

@@ -59,7 +59,7 @@ def _transpose(op: Node, make: Maker) -> Value | None:
 def _broadcast(op: Node, make: Maker) -> Value | None:
     value, dims = op.operands[0], op.attributes["dims"]
     shape, result = value.sizes, op.result.sizes
-    if list(dims) == sorted(dims) and only_unit_dims_differ(shape, result) and shape != ():
+    if shape != () and list(dims) == sorted(dims) and only_unit_dims_differ(shape, result):
         return make.reshape(value, result)
     if inner := made_by(value, "broadcast_in_dim"):
         return make.broadcast(inner.operands[0], result, [dims[d] for d in inner.attributes["dims"]])
@@ -99,7 +99,7 @@ class CommonSubexpressions(Rewrite):
         seen: dict[Hashable, Node] = {}
         kept: list[Node] = []
         for op in block.operations:
-            first = seen.setdefault((operation_key(op), *map(id, op.operands)), op) if _may_be_merged(op) else op
+            first = seen.setdefault((operation_key(op), *op.operands), op) if _may_be_merged(op) else op
             if first is op:
                 kept.append(op)
             else:
@@ -120,14 +120,14 @@ def _may_be_merged(op: Node) -> bool:
 def operation_key(op: Node) -> tuple[Hashable, ...]:
     """Equal for operations that surely do the same to equal operands, their results' types included."""
     if op.said is None:
-        own = tuple((k, v.key if k == "literal" else v) for k, v in sorted(op.attributes.items()))
+        own = op.attributes["literal"].key if op.name == "constant" else (*sorted(op.attributes.items()),)
         op.said = op.name, own, _lent(op), *[(v.shape, v.dtype) for v in op.results]
     return op.said
 
 
 def _lent(op: Node) -> str:
     """The attributes that only MLIR knows (a comparison's direction, an accuracy), as text."""
-    if op.lender.handle is None or op.lender.name != op.name or op.attributes:
+    if op.attributes or op.lender.handle is None or op.lender.name != op.name:
         return ""
     named = op.lender.handle.attributes
     return "; ".join(f"{key} = {named[key]}" for key in named)
@@ -143,10 +143,10 @@ class DeadCode(Rewrite):
         """One pass from the end, so that whole chains go."""
         kept: list[Node] = []
         for op in reversed(block.operations):
-            if op.name in PURE and not any(value.users for value in op.results):
-                op.drop()
-            else:
+            if op.name not in PURE or any(value.users for value in op.results):
                 kept.append(op)
+            else:
+                op.drop()
         count = len(block.operations) - len(kept)
         block.operations = kept[::-1]
         block.changed |= count > 0

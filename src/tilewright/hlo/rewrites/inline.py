@@ -95,20 +95,16 @@ def _inlinable(function: Any) -> int:
 
 
 def _expand(call: Any, function: Any) -> None:
-    body = function.regions[0].blocks[0]
-    inside = dict(zip(body.arguments, call.operands))
+    copy = function.clone(ip=False)
+    body = copy.operation.regions[0].blocks[0]
+    for argument, value in zip(body.arguments, call.operands):
+        argument.replace_all_uses_with(value)
     *inner, last = [view.operation for view in body.operations]
     called_somewhere = str(call.location) != "loc(unknown)"
     for op in inner:
-        with ir.InsertionPoint(call):
-            copy = op.clone()
-        for user in (copy.operation, *_inside(copy.operation)):
-            if called_somewhere:
-                user.location = ir.Location.callsite(user.location, [call.location])
-            for index, value in enumerate(user.operands):
-                if value in inside:
-                    user.operands[index] = inside[value]
-        inside.update(zip(op.results, copy.operation.results))
+        for each in (op, *(_inside(op) if len(op.regions) else ())) if called_somewhere else ():
+            each.location = ir.Location.callsite(each.location, [call.location])
+        op.move_before(call)
     for old, new in zip(call.results, last.operands):
-        old.replace_all_uses_with(inside[new])
+        old.replace_all_uses_with(new)
     call.erase()

@@ -26,6 +26,7 @@ from tilewright.hlo.rewrites.inline import Inline
 from tilewright.hlo.rewrites.reductions import ReduceOfReshape, ReduceOfSplits, ReduceOfTranspose, ReducesOfReshapes
 from tilewright.hlo.rewriting.base import Rewrite, Step
 from tilewright.hlo.rules.catalogue import catalogue
+from tilewright.hlo.rules.rule import Rule
 
 #: Every rewrite, in the order of the default pipeline.
 REWRITES: dict[str, type[Step]] = {
@@ -94,6 +95,8 @@ def _value(cls: type[Any], key: str, value: str, text: str, column: int) -> bool
 
 
 _ROUNDS = 64
+_OF_USERS = (MoveAboveElementwise, ReshapeOfBranch, ReshapeOfLoop, Rule)
+"""Steps that look at who else uses a value, and into other blocks: there can be more to do where nothing was edited."""
 
 
 def pipeline(allow_reassociation: bool = True, allow_products: bool = False) -> tuple[Step, ...]:
@@ -112,12 +115,14 @@ def pipeline(allow_reassociation: bool = True, allow_products: bool = False) -> 
 def fixpoint(block: Block, steps: Sequence[Rewrite]) -> Counter[str]:
     """Apply the steps in turn until none changes anything; how often each did.
 
-    Ends as soon as every step has seen the block as it is: the last round is not walked to its end.
+    Ends as soon as every step has seen the block as it is: the last round is not walked to its end. A step that looks
+    at what operations are made of has seen it where nothing was edited since.
     """
     counts: Counter[str] = Counter()
-    unchanged = 0
+    unchanged, seen = 0, dict[Rewrite, int]()
     for step in islice(cycle(steps), _ROUNDS * len(steps)):
-        changes = step.apply(block)
+        again, seen[step] = seen.get(step), block.edits
+        changes = step.apply(block) if again != block.edits or isinstance(step, _OF_USERS) else 0
         unchanged = 0 if changes else unchanged + 1
         if changes:
             counts[step.name] += changes
@@ -136,7 +141,8 @@ def _nested_fixpoint(bodies: Sequence[Block], steps: Sequence[Rewrite], rounds: 
             if block not in settled:
                 changes = fixpoint(block, steps)
                 counts += changes
-                settled = {block} if changes else settled | {block}
+                settled = set() if changes else settled
+                settled.add(block)
         if before == (len(settled), counts.total()):
             break
     return counts
@@ -167,10 +173,10 @@ def run_pipeline(text: str, steps: Sequence[Step], locations: bool = False) -> t
 #: only when a compiler was seen to do the same.
 NORMAL_FORMS: dict[int, tuple[Rewrite, ...]] = {
     1: (
-        Canonicalize(), TransposeOfElementwise(), ReduceOfTranspose(allow_products=True),
-        ReduceOfReshape(allow_products=True), ReducesOfReshapes(allow_products=True), ReshapeOfElementwise(),
-        ReshapeOfBroadcast(), ReshapeOfDynamicSlice(), ReshapeOfBranch(), ReshapeOfLoop(), CommonSubexpressions(),
-        DeadCode(),
+        CommonSubexpressions(), DeadCode(), Canonicalize(), TransposeOfElementwise(),
+        ReduceOfTranspose(allow_products=True), ReduceOfReshape(allow_products=True),
+        ReducesOfReshapes(allow_products=True), ReshapeOfElementwise(), ReshapeOfBroadcast(), ReshapeOfDynamicSlice(),
+        ReshapeOfBranch(), ReshapeOfLoop(),
     ),
 }  # fmt: skip
 NEWEST = max(NORMAL_FORMS)

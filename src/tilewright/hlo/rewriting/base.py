@@ -98,7 +98,7 @@ class LocalRewrite(Rewrite):
         placed: dict[Node, list[Node]] = {}
         count = 0
         for op in [op for op in old if op.name in roots] if roots else old:
-            if takes and not any(v.operation is not None and v.operation.name in takes for v in op.operands):
+            if takes and takes.isdisjoint([v.operation.name for v in op.operands if v.operation is not None]):
                 continue
             make.like = op
             values = self.rewrite_all(op, make)
@@ -112,6 +112,7 @@ class LocalRewrite(Rewrite):
                 block.operations.clear()
         block.operations = [each for op in old for each in placed.get(op, (op,))] if placed else old
         block.changed |= count > 0
+        block.edits += count
         return count
 
 

@@ -9,7 +9,6 @@ what the compiler prints. Texts of groups: lists ``{{0,1},{2,3}}``, iota ``[4,2]
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -105,11 +104,10 @@ def collectives(program: Program, target: Target | str | None = None) -> tuple[C
 
 def read_in_part(operations: Iterable[Operation]) -> frozenset[str]:
     """Results of which nothing but slices is read."""
-    readers = defaultdict[str, set[str]](set)
+    sliced, whole = set[str](), set[str]()
     for op in operations:
-        for name in op.operands:
-            readers[name].add(plain_opcode(op.opcode))
-    return frozenset(name for name, opcodes in readers.items() if opcodes == {"dynamic-slice"})
+        (sliced if plain_opcode(op.opcode) == "dynamic-slice" else whole).update(op.operands)
+    return frozenset(sliced - whole)
 
 
 def as_scatter(op: Operation, in_part: frozenset[str]) -> Operation:

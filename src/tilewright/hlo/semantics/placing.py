@@ -105,6 +105,7 @@ class Placed:
                 self.broken[op.name] = str(error)
         self.arguments = {op.name for op in self.operations if op.opcode == "parameter"}
         self.through = fusions.through - self.broken.keys()
+        self.found: dict[str, tuple[dict[str, float], dict[str, float]]] = {}  # members that were asked for
         self.joined = self._second_results()
         sized = (name for name in self._multiplied() if name in self.arguments and name in self.tiles)
         largest = max(sized, key=lambda name: self.tiles[name].megabytes, default="")
@@ -174,7 +175,7 @@ class Placed:
             kind = plain_opcode(op.opcode)
             if op.name in self.through or op.name not in self.tiles or kind in TAKES_NO_TIME:
                 continue
-            read, members = self.members(op)
+            read, members = self.found[op.name] = self.members(op)
             kinds = {plain_opcode(self.by_name[name].opcode) for name in members}
             if not kinds.isdisjoint(HEADS & PRODUCTS):
                 made_in[op.name] = op.name

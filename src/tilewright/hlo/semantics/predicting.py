@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.graphs.graph import Block, Node, Value, in_order
@@ -74,8 +74,7 @@ def in_normal_form(program: Program) -> Normalised:
         return Normalised(program, version=0)
 
 
-@dataclass(frozen=True)
-class Origin:
+class Origin(NamedTuple):
     """What an operation was, the function it stood in, and the computation: that function or a body in it."""
 
     op: Operation
@@ -108,7 +107,7 @@ def _tag_block(block: Any, program: Program, computation: str, function: str, or
             return
         handle.location = ir.Location.name(f"{_TAG}{len(origins)}", handle.location)
         origins.append(Origin(op, function, computation))
-        for region, name in zip(handle.regions, op.calls):
+        for region, name in zip(handle.regions, op.calls) if op.calls else ():
             if len(region.blocks) == 1 and name in program.by_name:
                 _tag_block(region.blocks[0], program, name, function, origins)
 
@@ -231,7 +230,7 @@ class _Written:
 
 def _opcode(op: Node) -> str:
     """The operation's name without any dialect's, as programs have it."""
-    return op.name.removeprefix("chlo.").removeprefix("func.").removeprefix("mhlo.")
+    return op.name.removeprefix("chlo.").removeprefix("func.").removeprefix("mhlo.") if "." in op.name else op.name
 
 
 def _shape(value: Value) -> str:
@@ -284,15 +283,16 @@ def _fused_in(operations: Sequence[Operation]) -> set[str]:
     along: set[str] = set()
     made_by = {op.name: op for op in operations}
     for op in reversed(operations):
-        kind, readers = plain_opcode(op.opcode), read_by.get(op.name, [])
-        passes = kind in _READ_ALONG or (kind == "reshape" and _only_unit_dims(op))
-        computing = bool(readers) and all(
-            plain_opcode(r.opcode) in _COMPUTING or r.name in along or as_choice(r) for r in readers
-        )
-        makers = [made_by[name] for name in op.operands if name in made_by]
-        made = kind in _MADE_ALONG and any(plain_opcode(maker.opcode) in ELEMENTWISE for maker in makers)
-        if (passes and computing) or made or (kind == "transpose" and _of_product(op, readers, makers, read_by)):
-            along.add(op.name)
+        kind = plain_opcode(op.opcode)
+        if kind in _READ_ALONG or kind in ("reshape", "transpose"):
+            readers, makers = read_by[op.name], [made_by[name] for name in op.operands if name in made_by]
+            passes = kind in _READ_ALONG or (kind == "reshape" and _only_unit_dims(op))
+            computing = bool(readers) and all(
+                plain_opcode(r.opcode) in _COMPUTING or r.name in along or as_choice(r) for r in readers
+            )
+            made = kind in _MADE_ALONG and any(plain_opcode(maker.opcode) in ELEMENTWISE for maker in makers)
+            if (passes and computing) or made or (kind == "transpose" and _of_product(op, readers, makers, read_by)):
+                along.add(op.name)
         for name in op.operands:
             read_by[name.partition("#")[0]].append(op)
     return along

@@ -30,6 +30,7 @@ from tilewright.hlo.timing.work import LANES, REGISTER, SORTS, Asked, Windows, W
 
 _WITH_BODIES = SORTS | COLLECTIVES | {"reduce", "reduce-window", "scatter", "select-and-scatter", "map"}
 """Operations whose kernel is known beside the computation that they call."""
+_NO_KERNEL = TAKES_NO_TIME | {"iota"}
 _ARGUMENTS = Operation("arguments", "stream", "")
 """The row of weights that stream in beside the kernels."""
 _STREAMED_MB = 40.0
@@ -82,7 +83,7 @@ class Fusing(Placed):
                 scalars.add(op.name)
                 self._add(op, Run(self.chip.kernel["scalar_us" if behind else "launch_us"], "latency"), often)
                 continue
-            if op.name in self.through or op.name in seconds or kind in TAKES_NO_TIME | {"iota"}:
+            if op.name in self.through or op.name in seconds or kind in _NO_KERNEL:
                 continue
             if scalar and op.name in self.results:
                 continue
@@ -224,7 +225,7 @@ class Fusing(Placed):
     def _asked(self, op: Operation) -> tuple[Asked, float, float, int]:
         """What a kernel asks, megabytes of arguments that come early or earlier, and how many others start for it."""
         kind, result, near_mb = plain_opcode(op.opcode), self.tiles[op.name], self.chip.kernel["near_result_mb"]
-        read, members = self.members(op)
+        read, members = self.found.pop(op.name) if op.name in self.found else self.members(op)
         asked, early, resident, starts, steps = Asked(Work(), Windows()), 0.0, 0.0, 0, 1
         written, turned = result.megabytes, 0.0
         for name in self.joined.get(op.name, ()):
