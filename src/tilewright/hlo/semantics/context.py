@@ -115,7 +115,8 @@ class Context:
         self.assume = checked_assumptions(assume or {})
         stated = round(self.assume["trips"]) if "trips" in self.assume else None
         self.runs, unknown = count_runs(program, stated)
-        self.unknown_loops, self.stated_loops = (unknown, ()) if stated is None else ((), unknown)
+        self.unknown_loops = unknown if stated is None else ()
+        self.stated_loops = unknown if stated is not None else ()
         self._scopes: dict[str, Scope] = {}
         self._layouts: dict[str, TensorLayout] = {}
         self._lines_beside: dict[tuple[str, str], str] = {}

@@ -4,7 +4,7 @@
   writes is a second result of it. What stands behind a reduction in its kernel starts anew.
 * Results stay near the core while all that are alive fit ``near_result_mb``, and so does what a loop carries;
   arguments stream in beside the compute and stay, so that the step takes the longer of kernels and HBM; the largest
-  argument that a product takes, if it fits ``between_calls_mb``, is brought in between calls, and leaves less room
+  argument of a product or gather, if it fits ``between_calls_mb``, is brought in between calls, and leaves less room
   until its last reader.
 * Operands of a product that do not fit near the core are read anew for every block of its result.
 * In a loop every operation on one number is a kernel; the first of a chain takes a launch.
@@ -132,7 +132,7 @@ class Fusing:
         self.arguments = {op.name for op in self.operations if op.opcode == "parameter"}
         self.through = fusions.through - self.broken.keys()
         self.joined = self._second_results()
-        sized = (name for name in self._multiplied() if name in self.arguments and name in self.tiles)
+        sized = (name for name in self._brought_in() if name in self.arguments and name in self.tiles)
         largest = max(sized, key=lambda name: self.tiles[name].megabytes, default="")
         fits = largest and self.tiles[largest].megabytes <= chip.kernel["between_calls_mb"]
         self.prefetched = largest if fits and computation.entry else ""
@@ -175,11 +175,13 @@ class Fusing:
                 least -= size.get(pair[0], 0.0)
         return near
 
-    def _multiplied(self) -> Iterator[str]:
-        """What products take, as it is or in another type and order: both sides of a dot, a convolution's weights."""
+    def _brought_in(self) -> Iterator[str]:
+        """What a compiler brings in between calls, as it is or in another type and order: both sides of a dot, the
+        weights of a convolution, the table of a gather; nothing that only the vector unit reads.
+        """
+        taken = {**dict.fromkeys(DOTS, slice(2)), "convolution": slice(1, 2), "gather": slice(1)}
         for op in self.operations:
-            kind = plain_opcode(op.opcode)
-            for name in op.operands[:2] if kind in DOTS else op.operands[1:2] if kind == "convolution" else ():
+            for name in op.operands[taken.get(plain_opcode(op.opcode), slice(0))]:
                 while name in self.through and plain_opcode(self.by_name[name].opcode) in _SAME:
                     name = self.by_name[name].operands[0]
                 yield name
@@ -538,8 +540,8 @@ class Fusing:
                     continue
                 asked.work.rows += rows
             if of == "fft":
-                kept, more = self._transformed(member, asked.work)
-                turned, starts = turned + kept, starts + more
+                kept, kernels = self._transformed(member, asked.work)
+                turned, starts = turned + kept, starts + kernels
                 continue
             if of != "reshape" or name not in self.copied:  # else the product's order is kept, and the copy turns it
                 add_operation(asked.work, self.chip.kernel, member, operands, self.tiles[name], share)
