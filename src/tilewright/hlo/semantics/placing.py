@@ -4,8 +4,8 @@ A stated model, read off the modules of the TPU's compiler, on top of the kernel
 
 * A reduction of what a product's kernel writes is a second result of it. Elementwise results of one size are made in
   one kernel.
-* Results stay near the core while all that are alive fit, and so does what a loop carries; the largest argument that a
-  product takes is brought in between calls, if it fits, and leaves less room until its last reader.
+* Results stay near the core while all that are alive fit, and so does what a loop carries; the largest argument of a
+  product or gather is brought in between calls, if it fits, and leaves less room until its last reader.
 * Operands of a product that do not fit near the core are read anew for every block of its result.
 """
 
@@ -107,7 +107,7 @@ class Placed:
         self.through = fusions.through - self.broken.keys()
         self.found: dict[str, tuple[dict[str, float], dict[str, float]]] = {}  # members that were asked for
         self.joined = self._second_results()
-        sized = (name for name in self._multiplied() if name in self.arguments and name in self.tiles)
+        sized = (name for name in self._brought_in() if name in self.arguments and name in self.tiles)
         largest = max(sized, key=lambda name: self.tiles[name].megabytes, default="")
         fits = largest and self.tiles[largest].megabytes <= early_mb
         self.prefetched = largest if fits and computation.entry else ""
@@ -150,11 +150,13 @@ class Placed:
                 least -= size.get(pair[0], 0.0)
         return near
 
-    def _multiplied(self) -> Iterator[str]:
-        """What products take, as it is or in another type and order: both sides of a dot, a convolution's weights."""
+    def _brought_in(self) -> Iterator[str]:
+        """What a compiler brings in between calls, as it is or in another type and order: both sides of a dot, the
+        weights of a convolution, the table of a gather; nothing that only the vector unit reads.
+        """
+        taken = {**dict.fromkeys(DOTS, slice(2)), "convolution": slice(1, 2), "gather": slice(1)}
         for op in self.operations:
-            kind = plain_opcode(op.opcode)
-            for name in op.operands[:2] if kind in DOTS else op.operands[1:2] if kind == "convolution" else ():
+            for name in op.operands[taken.get(plain_opcode(op.opcode), slice(0))]:
                 while name in self.through and plain_opcode(self.by_name[name].opcode) in _SAME:
                     name = self.by_name[name].operands[0]
                 yield name
