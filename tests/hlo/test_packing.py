@@ -1,14 +1,15 @@
-"""What an allocator loses between buffers, what it does about programs that do not fit."""
+"""What an allocator loses between buffers, what it does about programs that do not fit, caches as laid out."""
 
 import json
 import random
 
 import jax
 import jax.numpy as jnp
+import pytest
 
 from tilewright.hlo import MovementReport, from_jax, lifetimes, load, report
 from tilewright.hlo.reporting.lines import head_lines
-from tilewright.hlo.reporting.packing import room
+from tilewright.hlo.reporting.packing import cache_bytes, room
 
 # f32[512,512,1024] twice behind a smaller buffer that neither fits into: the TPU compiler (libtpu 0.0.50) gives the
 # three 2,560 MiB, and its memory analysis says 3,072.
@@ -64,3 +65,32 @@ def test_donated_and_narrowed():
     assert donated.peak == lives.peak - (8 << 20)
     assert donated.donated() is None
     assert donated.narrowed().arguments == donated.arguments - (2 << 20)
+
+
+@pytest.mark.parametrize(
+    ("heads", "depth", "bits", "devices", "expected"),
+    [
+        (8, 128, 16, 1, 4096),
+        (8, 128, 16, 4, 1024),
+        (8, 128, 16, 8, 512),
+        (8, 128, 8, 1, 2048),
+        (8, 128, 8, 4, 512),
+        (8, 128, 8, 8, 512),  # nothing saved at 8
+        (4, 128, 16, 8, 2 * 256),  # twice the ideal
+        (4, 128, 8, 8, 4 * 128),
+        (8, 96, 16, 1, 4 / 3 * 8 * 96 * 2 * 2),
+        (8, 64, 16, 4, 2 * 64 * 2 * 2),  # keys and values share rows
+        (8, 64, 16, 8, 2 * 64 * 2 * 2),  # no longer: twice
+        (8, 64, 8, 8, 4 * 64 * 2),
+        (8, 64, 8, 2, 4 * 64 * 2),  # four heads fill a word of rows
+        (8, 64, 8, 4, 2 * 2 * 64 * 2),  # two leave half of it empty
+        (4, 256, 8, 4, 4 * 256),  # it is heads that are packed: rows of one head's depth are not
+        (4, 32, 16, 1, 4 * 128 * 2 * 2),  # only heads of 64 share
+    ],
+)
+def test_caches_as_laid_out(heads, depth, bits, devices, expected):
+    assert cache_bytes(heads, depth, bits, devices) == pytest.approx(expected)
+
+
+def test_a_latent_cache_is_one_vector():
+    assert cache_bytes(1, 576, latent=True) == 640 * 2

@@ -80,6 +80,7 @@ class KernelCheck:
     ``ok``               whether the compiler takes it, as far as is known; if not, ``problems`` say why
     ``vmem_bytes``       of vector memory: windows and scratch exactly, and an estimate of what the body spills
     ``vmem_limit``       what it may take: the kernel's own limit, or the chip's for every kernel; 0 = not known
+    ``smem_bytes``       of scalar memory: its tables
     ``hbm_bytes``        moved by its windows and its own copies over the whole grid, in tiles, cut at edges
     ``least_hbm_bytes``  each different block once
     ``seconds``          modelled, of one run: the time that ``estimate`` gives it in its program; 0 = not known
@@ -99,6 +100,7 @@ class KernelCheck:
     vmem_limit: int = 0
     scratch_bytes: int = 0
     spilled_bytes: int = 0
+    smem_bytes: int = 0
     hbm_bytes: int = 0
     least_hbm_bytes: int = 0
     windows: tuple[CheckedWindow, ...] = ()
@@ -339,6 +341,7 @@ def _checked(op: Operation, program: Program, chip: Target, step: StepTime | Non
         limit,
         memory.scratch,
         memory.spilled,
+        memory.scalar,
         own + sum(w.bytes for w, there in zip(windows, near) if not there),
         own + sum(w.least for w, there in zip(windows, near) if not there),
         windows,

@@ -90,3 +90,33 @@ def of_older_compiler(program: Program) -> bool:
     A dump in which neither field stands is taken for a newer one's.
     """
     return '"buffering_level"' in program.text and '"output_reverse_dimensions"' not in program.text
+
+
+# Keys and values of a serving step, as its attention kernels lay them out.
+
+_LANES, _WORD_BITS = 128, 32
+
+
+def cache_bytes(heads: int, depth: int, bits: int = 16, devices: int = 1, latent: bool = False) -> int:
+    """Bytes of cache that one token takes in one layer on one device, keys and values together.
+
+    ``heads`` of ``depth`` elements of ``bits`` are split over ``devices``; with fewer heads than devices each device
+    has one. At a depth of 64 key and value of a head share a row. ``latent``: one vector for both.
+
+    The kernels of vLLM on TPU (tpu-inference 0.32.0) keep rows of 128 lanes, as many in a word of 32 bits as its
+    elements are narrow: a token never takes less than one such word of rows, 512 bytes, on each device.
+
+    >>> [cache_bytes(8, 128, bits, devices) for bits in (16, 8) for devices in (1, 4, 8)]
+    [4096, 1024, 512, 2048, 512, 512]
+    >>> [cache_bytes(8, 64, bits, devices) for bits in (16, 8) for devices in (1, 4, 8)]
+    [2048, 512, 512, 1024, 512, 512]
+    >>> cache_bytes(1, 576, latent=True) / (576 * 2)
+    1.1111111111111112
+    """
+    width = -(-depth // _LANES) * _LANES
+    if latent:
+        return width * bits // 8
+    own = -(-heads // devices)
+    rows = own if 2 * depth == _LANES else 2 * own
+    packing = _WORD_BITS // bits
+    return -(-rows // packing) * packing * width * bits // 8
