@@ -92,7 +92,12 @@ def run(
     chip, stages = find_target(target), Stages(watch)
     with jax.default_device(jax.local_devices(backend="cpu")[0]):  # a GPU would round its products otherwise
         if not is_recommender(model):
-            return _run_program(model, chip, arguments, config, stages)
+            with stages.stage("model"):
+                subject = load_subject(model, tuple(arguments))
+            studied, _ = _study_on(chip, subject, config, stages)
+            return _finished(
+                subject, chip, studied, None, {"embeddings": "the program has no embedding tables"}, stages
+            )
         asked = _Asked(model, steps, batch, data, scale, seed, config)
         return _run_recommender(asked, chip, chips, stages)
 
@@ -160,19 +165,6 @@ def _afford(stages: Stages, needed: int, what: str) -> None:
         raise UnsupportedError(f"{what} take {bytes_text(needed)}, of {bytes_text(allowed)} that are allowed", how=how)
     if needed > _LARGE:
         stages.watch(f"{what} take {bytes_text(needed)}", 0, 0)
-
-
-def _run_program(
-    source: str | Path | Program,
-    chip: Target,
-    arguments: Sequence[str],
-    config: MatrixUnitConfig | None,
-    stages: Stages,
-) -> ProgramReport:
-    with stages.stage("model"):
-        subject = load_subject(source, tuple(arguments))
-    studied, _ = _study_on(chip, subject, config, stages)
-    return _finished(subject, chip, studied, None, {"embeddings": "the program has no embedding tables"}, stages)
 
 
 def _study_on(chip: Target, subject: Subject, config: MatrixUnitConfig | None, stages: Stages) -> tuple[Studied, Any]:
