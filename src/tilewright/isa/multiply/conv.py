@@ -213,7 +213,7 @@ def _blocks(conv: ConvPlan, piece: tuple[int, int, int, int], tag: str) -> list[
     return [
         f"mov ur14, {low}",
         f"groups{tag}:",
-        *over_blocks(plan, tag, (0, plan.m), (first, end), ["add r299, r281, ur0", *_window(conv)], product),
+        *over_blocks(plan, tag, 0, (first, end), ["add r299, r281, ur0", *_window(conv)], product),
         "add ur14, ur14, 1",
         f"br.lt ur14, {high}, groups{tag}",
     ]
