@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -172,52 +172,37 @@ def fit(job: FitJob, watch: FitWatch | None = None) -> Fitted:
     source = LogSource(job, model, tables)
     _check_steps(job)
     saver = None if job.checkpoint is None else embed.Checkpoints(job.checkpoint, job.save_every or job.steps)
-    try:
-        return _trained(job, watch, model, tables, one, source, saver)
-    finally:
+    with nullcontext() if saver is None else closing(saver):  # from here on the folder of the checkpoints is ours
+        first, stacking = _resumed_step(job, saver, watch), tables.stacking()
+        watch.on_stage("plan")
+        limits = _limits(job, source, tables)
+        watch.on_stage("restore" if first else "start")
+        dense, sparse = jax.random.split(jax.random.key(job.seed))
+        with jax.default_device(jax.local_devices()[0]) if one.mesh is not None else nullcontext():
+            params = model.init(dense)
+        if first:
+            carry, first = embed.resume(one, params, stacking, str(job.checkpoint), first)
+        else:
+            state = embed.init(stacking, sparse, mesh=one.mesh, axis=one.axis)
+            carry = one.start(params, state, donate=True)
+        watch.on_stage("train")
+        mine = _own_sparsecores(stacking.topology)
+        agree = None if mine is None else embed.agree_over_processes()
+        feed = embed.Feed(stacking, limits, sources=mine, agree=agree)
+        if job.config is not None:
+            feed.sparsecore = tables.sparsecore
+        feed.renew_every, feed.headroom = job.renew_limits, job.headroom
+        feed.on_renewed = partial(_renewed, watch, saver)
         if saver is not None:
-            saver.close()
-
-
-def _trained(
-    job: FitJob,
-    watch: FitWatch,
-    model: Model,
-    tables: embed.EmbedConfig,
-    one: embed.TrainStep,
-    source: LogSource,
-    saver: embed.Checkpoints | None,
-) -> Fitted:
-    """All that comes when the folder of the checkpoints is ours."""
-    first, stacking = _resumed_step(job, saver, watch), tables.stacking()
-    watch.on_stage("plan")
-    limits = _limits(job, source, tables)
-    watch.on_stage("restore" if first else "start")
-    dense, sparse = jax.random.split(jax.random.key(job.seed))
-    with jax.default_device(jax.local_devices()[0]) if one.mesh is not None else nullcontext():
-        params = model.init(dense)
-    if first:
-        carry, first = embed.resume(one, params, stacking, str(job.checkpoint), first)
-    else:
-        state = embed.init(stacking, sparse, mesh=one.mesh, axis=one.axis)
-        carry = one.start(params, state, donate=True)
-    watch.on_stage("train")
-    mine = _own_sparsecores(stacking.topology)
-    agree = None if mine is None else embed.agree_over_processes()
-    feed = embed.Feed(stacking, limits, sources=mine, agree=agree)
-    if job.config is not None:
-        feed.sparsecore = tables.sparsecore
-    feed.renew_every, feed.headroom, feed.on_renewed = job.renew_limits, job.headroom, partial(_renewed, watch, saver)
-    if saver is not None:
-        saver.limits, saver.on_saved = limits, watch.on_saved
-    recorder = Recorder()
-    loop = embed.Loop(one, feed, recorder, on_step=watch.on_step, saver=saver)
-    samples = itertools.islice(source.samples(first, mine, stacking.topology), max(0, job.steps - first))
-    trained = loop.train(carry, samples, first)
-    devices = 1 if one.mesh is None else one.mesh.size
-    saved = tuple(saver.saved) if saver is not None else ()
-    done = (first, devices, jax.process_count(), trained, saved, recorder, feed.agreed(), tables)
-    return Fitted(job, model.name, source.name, *done)
+            saver.limits, saver.on_saved = limits, watch.on_saved
+        recorder = Recorder()
+        loop = embed.Loop(one, feed, recorder, on_step=watch.on_step, saver=saver)
+        samples = itertools.islice(source.samples(first, mine, stacking.topology), max(0, job.steps - first))
+        trained = loop.train(carry, samples, first)
+        devices = 1 if one.mesh is None else one.mesh.size
+        saved = tuple(saver.saved) if saver is not None else ()
+        done = (first, devices, jax.process_count(), trained, saved, recorder, feed.agreed(), tables)
+        return Fitted(job, model.name, source.name, *done)
 
 
 def _renewed(watch: FitWatch, saver: embed.Checkpoints | None, seen: int, limits: Mapping[str, embed.Limits]) -> None:

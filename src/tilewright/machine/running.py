@@ -11,8 +11,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from tilewright import embed
 from tilewright.child import half_of_memory
-from tilewright.embed import CATEGORICAL, Feature, Plan, Stacking, Topology, lookup, plan, preprocess, stack
 from tilewright.errors import TilewrightError, UnsupportedError, UsageError
 from tilewright.hlo import Program, TimeRow, from_jax, lifetimes
 from tilewright.isa import MatrixUnitConfig
@@ -31,6 +31,8 @@ from tilewright.machine.report import ProgramReport, RunReport
 from tilewright.machine.results import Sparse, Studied
 from tilewright.machine.simt import study_on_matrix_unit
 from tilewright.machine.stages import (
+    DenseStep,
+    Judgement,
     MatrixRun,
     Products,
     Stages,
@@ -38,13 +40,11 @@ from tilewright.machine.stages import (
     Watch,
     dense_step,
     find_products,
-    judge,
+    judged,
     peak_bytes,
     prove,
     run_product,
-    start,
     study,
-    train,
 )
 from tilewright.machine.tpu import hbm, study_on_tpu
 from tilewright.render import bytes_text, seconds_text
@@ -92,7 +92,12 @@ def run(
     chip, stages = find_target(target), Stages(watch)
     with jax.default_device(jax.local_devices(backend="cpu")[0]):  # a GPU would round its products otherwise
         if not is_recommender(model):
-            return _run_program(model, chip, arguments, config, stages)
+            with stages.stage("model"):
+                subject = load_subject(model, tuple(arguments))
+            studied, _ = _study_on(chip, subject, config, stages)
+            return _finished(
+                subject, chip, studied, None, {"embeddings": "the program has no embedding tables"}, stages
+            )
         asked = _Asked(model, steps, batch, data, scale, seed, config)
         return _run_recommender(asked, chip, chips, stages)
 
@@ -117,7 +122,7 @@ def _run_recommender(asked: _Asked, chip: Target, chips: int, stages: Stages) ->
     _afford(stages, job.plan.heap.total * chips, "tables and buffers of all chips")
     rows, planned, batch, steps = job.rows, job.plan, asked.batch, asked.steps
     with stages.stage("start"):
-        state = start(job.model, job.stacking, asked.seed)
+        state = _start(job)
     step = dense_step(job.model)
     with stages.stage("movement"):
         inputs = _proof_inputs(job, state)
@@ -127,16 +132,11 @@ def _run_recommender(asked: _Asked, chip: Target, chips: int, stages: Stages) ->
     with stages.stage("proof"):
         proof = prove(step, movement, inputs)
     with stages.stage("evaluate"):
-        before = judge(job.model, state, job.stacking, rows.evaluate, batch)
+        before = _judge(job, state, rows.evaluate)
     with stages.stage("train"):
-        trained, losses = train(
-            *(job.model, state, movement.rewritten, rows, job.stacking, planned.limits),
-            batch=batch,
-            steps=steps,
-            stages=stages,
-        )
+        trained, losses = _train(job, state, movement.rewritten, steps)
     with stages.stage("evaluate again"):
-        after = judge(job.model, trained, job.stacking, rows.evaluate, batch)
+        after = _judge(job, trained, rows.evaluate)
     with stages.stage("matrix unit"):
         products = find_products(step, *_dense_arguments(job, trained))
         matrix = _run_products(job, products)
@@ -160,19 +160,6 @@ def _afford(stages: Stages, needed: int, what: str) -> None:
         raise UnsupportedError(f"{what} take {bytes_text(needed)}, of {bytes_text(allowed)} that are allowed", how=how)
     if needed > _LARGE:
         stages.watch(f"{what} take {bytes_text(needed)}", 0, 0)
-
-
-def _run_program(
-    source: str | Path | Program,
-    chip: Target,
-    arguments: Sequence[str],
-    config: MatrixUnitConfig | None,
-    stages: Stages,
-) -> ProgramReport:
-    with stages.stage("model"):
-        subject = load_subject(source, tuple(arguments))
-    studied, _ = _study_on(chip, subject, config, stages)
-    return _finished(subject, chip, studied, None, {"embeddings": "the program has no embedding tables"}, stages)
 
 
 def _study_on(chip: Target, subject: Subject, config: MatrixUnitConfig | None, stages: Stages) -> tuple[Studied, Any]:
@@ -223,9 +210,9 @@ SPARSE_CHIP = "tpu-v5p"
 
 def _run_beside(job: _Job, chip: Target) -> ProgramReport:
     """The tables planned on :data:`SPARSE_CHIP`, the dense step on ``chip``; where that is run, one step is trained."""
-    stages, batch = job.stages, job.asked.batch
+    stages = job.stages
     with stages.stage("start"):
-        state = start(job.model, job.stacking, job.asked.seed)
+        state = _start(job)
         step, first = dense_step(job.model), _dense_arguments(job, state)
         program = from_jax(step, *first)
         program = replace(program, signature=replace(program.signature, example=(first, {})))
@@ -238,14 +225,13 @@ def _run_beside(job: _Job, chip: Target) -> ProgramReport:
     studied, sparse = _with_lookups(studied, job.plan, SPARSE_CHIP), Sparse(SPARSE_CHIP, job.plan)
     if outputs is not None:
         with stages.stage("train"):
-            given = job.model, state, lambda *_: outputs, job.rows, job.stacking, job.plan.limits
-            trained, losses = train(*given, batch=batch, steps=1, stages=stages)
-            after = judge(job.model, trained, job.stacking, job.rows.train[:batch], batch)
+            trained, losses = _train(job, state, lambda *_: outputs, 1)
+            after = _judge(job, trained, job.rows.train[: job.asked.batch])
         sparse = replace(sparse, loss_before=losses[0], loss_after=after.loss)
     return _finished(subject, chip, studied, sparse, {}, stages)
 
 
-def _with_lookups(studied: Studied, planned: Plan, chip: str) -> Studied:
+def _with_lookups(studied: Studied, planned: embed.Plan, chip: str) -> Studied:
     """The step with a lane for the lookups of the next one, which SparseCores do meanwhile."""
     if studied.step is None:
         return studied
@@ -266,9 +252,9 @@ class _Job:
 
     asked: _Asked
     model: Model
-    stacking: Stacking
+    stacking: embed.Stacking
     rows: RunData
-    plan: Plan
+    plan: embed.Plan
     stages: Stages
 
 
@@ -287,7 +273,7 @@ def _planned_job(asked: _Asked, chip: Target, chips: int, stages: Stages) -> _Jo
         # The batches that training will see, so that the limits hold for every one of them.
         count = min(steps, len(rows.train) // batch)
         stages.watch("plan", 0, count)
-        planned = plan(
+        planned = embed.plan(
             (part.features() for part in rows.training_batches(batch, count)),
             *(features, stacking.topology),
             target=chip,
@@ -298,23 +284,57 @@ def _planned_job(asked: _Asked, chip: Target, chips: int, stages: Stages) -> _Jo
     return _Job(asked, model, stacking, rows, planned, stages)
 
 
-def _checked_model(asked: _Asked, chip: Target, chips: int) -> tuple[Model, tuple[Feature, ...], Stacking]:
-    topology = Topology.for_target(chip, chips)
+def _checked_model(asked: _Asked, chip: Target, chips: int) -> tuple[Model, tuple[embed.Feature, ...], embed.Stacking]:
+    topology = embed.Topology.for_target(chip, chips)
     topology.check_batch(asked.batch, "--batch")
     model = load_model(asked.source)
     features = tuple(model.features(asked.scale))
-    if {feature.name for feature in features} != set(CATEGORICAL):
+    if {feature.name for feature in features} != set(embed.CATEGORICAL):
         how = "a model's features are the 26 categorical columns C1 to C26 of the log"
         raise UsageError(f"features called {', '.join(f.name for f in features[:5])} ...", where=model.name, how=how)
     check_model(model, {feature.name: feature.table.width for feature in features}, asked.batch)
-    return model, features, stack(features, topology, batch_size=asked.batch)
+    return model, features, embed.stack(features, topology, batch_size=asked.batch)
+
+
+def _start(job: _Job) -> TrainingState:
+    dense, sparse = jax.random.split(jax.random.key(job.asked.seed))
+    params = job.model.init(dense)
+    return TrainingState(params, job.model.optimizer().init(params), embed.init(job.stacking, sparse))
+
+
+def _looked_up(job: _Job, state: TrainingState, rows: embed.Clicks) -> Any:
+    return embed.lookup(state.embeddings, embed.preprocess(rows.features(), job.stacking))
+
+
+def _judge(job: _Job, state: TrainingState, rows: embed.Clicks) -> Judgement:
+    """Loss and AUC of ``rows`` (whole batches of them) as the state stands."""
+    batches = rows.batches(job.asked.batch)
+    parts = ((_looked_up(job, state, part), part.numeric, part.labels) for part in batches)
+    return judged(job.model.loss, state.params, parts)
+
+
+def _train(job: _Job, state: TrainingState, step: DenseStep, steps: int) -> tuple[TrainingState, tuple[float, ...]]:
+    """(state afterwards, losses) of ``steps`` steps of ``step`` (original or rewritten), the sparse side around it."""
+
+    def gradients(params: Any, vectors: Any, numeric: Any, labels: Any) -> tuple[Any, tuple[Any, Any]]:
+        (loss, _), both = step(params, numeric, vectors, labels)
+        return loss, both
+
+    stages, batches = job.stages, job.rows.training_batches(job.asked.batch, steps)
+    one = embed.train_step(job.model.loss, job.model.optimizer(), gradients=gradients)
+    loop = embed.Loop(
+        *(one, embed.Feed(job.stacking, job.plan.limits, overflow="error"), stages.recorder, stages.now),
+        on_step=lambda done, _: stages.watch("train", done, steps),
+    )
+    samples = ((rows.features(), (rows.numeric, rows.labels)) for rows in batches)
+    done = loop.train(one.start(state.params, state.embeddings), samples)
+    return TrainingState(done.carry.params, done.carry.optimizer_state, done.carry.state), done.losses
 
 
 def _dense_arguments(job: _Job, state: TrainingState) -> tuple[Any, ...]:
     """The arguments of the dense step for the first batch that is trained on."""
     first = job.rows.train[: job.asked.batch]
-    vectors = lookup(state.embeddings, preprocess(first.features(), job.stacking))
-    return state.params, first.numeric, vectors, first.labels
+    return state.params, first.numeric, _looked_up(job, state, first), first.labels
 
 
 def _proof_inputs(job: _Job, state: TrainingState) -> list[tuple[Any, ...]]:

@@ -1,7 +1,4 @@
-"""The stages of a run: the dense step studied and proved, the model trained and judged; and how long each takes.
-
-Training is that of `embed train`, with the dense step as rewritten.
-"""
+"""Stages of a run: the dense step studied and proved, the model judged, its products counted; how long each takes."""
 
 from __future__ import annotations
 
@@ -18,7 +15,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from tilewright.embed import Clicks, Feed, Limits, Loop, Stacking, init, lookup, preprocess, train_step
 from tilewright.errors import CheckFailed
 from tilewright.hlo import (
     MovementReport,
@@ -36,7 +32,7 @@ from tilewright.hlo import (
     verify,
 )
 from tilewright.isa import Counts, MatrixUnitConfig, conv2d, expected_conv2d_counts, expected_counts, matmul
-from tilewright.machine.model import Model, RunData, auc
+from tilewright.machine.model import Model, auc
 from tilewright.trace import Recorder, Slice, Track
 
 Watch = Callable[[str, int, int], None]
@@ -197,22 +193,6 @@ def dense_step(model: Model) -> DenseStep:
     return step
 
 
-def start(model: Model, stacking: Stacking, seed: int) -> TrainingState:
-    dense, sparse = jax.random.split(jax.random.key(seed))
-    params = model.init(dense)
-    return TrainingState(params, model.optimizer().init(params), init(stacking, sparse))
-
-
-def judge(model: Model, state: TrainingState, stacking: Stacking, rows: Clicks, batch: int) -> Judgement:
-    """Loss and AUC of ``rows`` (whole batches of them) as the state stands."""
-
-    def vectors(part: Clicks) -> Mapping[str, Any]:
-        return lookup(state.embeddings, preprocess(part.features(), stacking))
-
-    parts = ((vectors(part), part.numeric, part.labels) for part in rows.batches(batch))
-    return judged(model.loss, state.params, parts)
-
-
 def judged(loss: Callable[..., Any], params: Any, parts: Iterable[tuple[Mapping[str, Any], Any, Any]]) -> Judgement:
     """Loss and AUC over batches of (vectors, numeric, labels)."""
     forward = jax.jit(loss)
@@ -223,35 +203,6 @@ def judged(loss: Callable[..., Any], params: Any, parts: Iterable[tuple[Mapping[
         scores.append(np.asarray(logits))
         labels.append(np.asarray(clicked))
     return Judgement(float(np.mean(losses)), auc(np.concatenate(labels), np.concatenate(scores)))
-
-
-def train(
-    model: Model,
-    state: TrainingState,
-    step: DenseStep,
-    data: RunData,
-    stacking: Stacking,
-    limits: Mapping[str, Limits],
-    *,
-    batch: int,
-    steps: int,
-    stages: Stages,
-) -> tuple[TrainingState, tuple[float, ...]]:
-    """(state afterwards, losses) of ``steps`` steps of ``step`` (original or rewritten), the sparse side around it."""
-
-    def gradients(params: Any, vectors: Any, numeric: Any, labels: Any) -> tuple[Any, tuple[Any, Any]]:
-        (loss, _), both = step(params, numeric, vectors, labels)
-        return loss, both
-
-    one = train_step(model.loss, model.optimizer(), gradients=gradients)
-    carry = one.start(state.params, state.embeddings)
-    samples = ((rows.features(), (rows.numeric, rows.labels)) for rows in data.training_batches(batch, steps))
-    loop = Loop(
-        *(one, Feed(stacking, limits, overflow="error"), stages.recorder, stages.now),
-        on_step=lambda done, _: stages.watch("train", done, steps),
-    )
-    done = loop.train(carry, samples)
-    return TrainingState(done.carry.params, done.carry.optimizer_state, done.carry.state), done.losses
 
 
 # The products of a JAX function, with their operands: what the matrix unit is given to do, and what it makes of them.

@@ -289,21 +289,14 @@ def _terms(node: Node, x: Array, fill: float) -> Array:
         kept = [d for d in range(x.ndim) if d not in own["dims"]]
         shape = [x.shape[d] for d in kept]
         return x.transpose(*kept, *own["dims"]).reshape(*shape, -1)
-    return windows_of(x, own["window"], own["strides"], own["padding"], own["window_dilation"], fill)
+    x = np.pad(x, own["padding"], constant_values=fill)
+    return windows_of(x, own["window"], own["strides"], own["window_dilation"])
 
 
-def windows_of(
-    x: Array,
-    window: Sequence[int],
-    strides: Sequence[int],
-    padding: Sequence[tuple[int, int]],
-    dilation: Sequence[int],
-    fill: float = 0.0,
-) -> Array:
+def windows_of(x: Array, window: Sequence[int], strides: Sequence[int], dilation: Sequence[int]) -> Array:
     """Every window's elements along a last dim: [places..., elements of a window]."""
-    padded = np.pad(x, padding, constant_values=fill)
     reach = [(w - 1) * d + 1 for w, d in zip(window, dilation, strict=True)]
-    seen = np.lib.stride_tricks.sliding_window_view(padded, reach)
+    seen = np.lib.stride_tricks.sliding_window_view(x, reach)
     seen = seen[tuple(slice(None, None, s) for s in strides) + tuple(slice(None, None, d) for d in dilation)]
     return seen.reshape(*seen.shape[: x.ndim], -1)
 
@@ -323,13 +316,7 @@ def _products(node: Node, x: list[Array]) -> Array:
     made, shape = [], [node.result.sizes[d] for d in order[2]]
     for g in range(groups):
         part = a[..., g * depth : (g + 1) * depth]
-        seen = windows_of(
-            part,
-            (1, *b.shape[1:-1], 1),
-            (1, *own["strides"], 1),
-            ((0, 0),) * (rank + 2),
-            (1, *own["rhs_dilation"], 1),
-        )
+        seen = windows_of(part, (1, *b.shape[1:-1], 1), (1, *own["strides"], 1), (1, *own["rhs_dilation"], 1))
         seen = np.moveaxis(seen, -2, -1).reshape(1, prod(shape[:-1]), -1)  # [.., window, channel]
         weights = b[g * (outs // groups) : (g + 1) * (outs // groups)].reshape(1, outs // groups, -1)
         made.append(_product(seen, weights).reshape(*shape[:-1], -1))

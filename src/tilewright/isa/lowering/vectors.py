@@ -376,7 +376,15 @@ def tail_of(lowering: Lowering, node: Node, groups: Groups, sums: str, after: Gr
     """The table of C, and what becomes of the sums: of ``groups`` of the result's dims, rows and columns."""
     out = node.result
     if after is not None:
-        return _region_tail(lowering, node, groups, sums, after)
+        place = after.region.place_of(node)
+        order = tuple(tuple(place[d] for d in group if place[d] is not None) for group in groups)
+        (out,) = after.outputs
+        spec, tables = specification(lowering, after.region, after.nodes, (out,), (node, sums), (order[0], order[1]))
+        if any(each.form == "rows" for each in spec.inputs) or spec.outputs[0].form != "full":
+            raise UnsupportedError("an epilogue with repeated rows")
+        if (spec.rows, spec.cols) != folded(node.result.sizes, groups):
+            raise UnsupportedError("a region that is larger than the product")
+        return Tail(tables["y0"], out, (node, *after.nodes), spec, tables, after.operations)
     dtype = str(machine_type(out))
     table = lowering.new_table(out, groups)
     if dtype == sums:
@@ -385,18 +393,6 @@ def tail_of(lowering: Lowering, node: Node, groups: Groups, sums: str, after: Gr
     rows, columns = folded(out.sizes, groups)
     spec = VectorSpec(rows, columns, (Input("acc", sums),), body, (Output("y0", 1, dtype),))
     return Tail(table, out, (node,), spec)
-
-
-def _region_tail(lowering: Lowering, node: Node, groups: Groups, sums: str, after: Group) -> Tail:
-    place = after.region.place_of(node)
-    order = tuple(tuple(place[d] for d in group if place[d] is not None) for group in groups)
-    (out,) = after.outputs
-    spec, tables = specification(lowering, after.region, after.nodes, (out,), (node, sums), (order[0], order[1]))
-    if any(each.form == "rows" for each in spec.inputs) or spec.outputs[0].form != "full":
-        raise UnsupportedError("an epilogue with repeated rows")
-    if (spec.rows, spec.cols) != folded(node.result.sizes, groups):
-        raise UnsupportedError("a region that is larger than the product")
-    return Tail(tables["y0"], out, (node, *after.nodes), spec, tables, after.operations)
 
 
 def takes_product(reading: Reading, region: Region, node: Node) -> bool:

@@ -13,7 +13,7 @@ from itertools import groupby, product
 from math import prod
 
 from tilewright.errors import UnsupportedError
-from tilewright.hlo import Node, Value
+from tilewright.hlo import Node
 from tilewright.isa.language.assemble import assemble
 from tilewright.isa.language.config import MatrixUnitConfig
 from tilewright.isa.language.program import MachineProgram
@@ -216,7 +216,7 @@ def lower_windows(lowering: Lowering, node: Node) -> None:
     same = [side.window == 1 and own["padding"][d] == (0, 0) and side.out == x.sizes[d] for d, side in enumerate(sides)]
     groups = tuple(tuple(run) for _, run in groupby(range(len(sides)), key=lambda d: -1 if same[d] else d))
     merged = [Side(prod(sides[d].out for d in group)) if same[group[0]] else sides[group[0]] for group in groups]
-    _add(lowering, node, x, groups, groups, merged, tuple(range(len(groups))), False)
+    _add(lowering, node, groups, groups, merged, tuple(range(len(groups))))
 
 
 def over_leading(node: Node) -> bool:
@@ -228,7 +228,7 @@ def over_leading(node: Node) -> bool:
 
 def lower_reduction(lowering: Lowering, node: Node) -> None:
     """A ``reduce`` over dims that are not the last as a step: a window that is the whole of a dim."""
-    x, dims, shape = node.operands[0], node.attributes["dims"], node.operands[0].sizes
+    dims, shape = node.attributes["dims"], node.operands[0].sizes
     if not starts_neutral(lowering.reading, node):
         raise UnsupportedError("the machine has no program for a reduction of other than a sum or an extreme")
     long = [d for d, size in enumerate(shape) if size > 1]
@@ -239,27 +239,21 @@ def lower_reduction(lowering: Lowering, node: Node) -> None:
     place = {d: n for n, d in enumerate(d for d in range(len(shape)) if d not in dims)}
     made = tuple(tuple(place[d] for d in group) for group, over in zip(groups, summed, strict=True) if not over)
     kept = tuple(n for n, over in enumerate(summed) if not over)
-    _add(lowering, node, x, groups, made, sides, kept, True)
+    _add(lowering, node, groups, made, sides, kept)
 
 
 def _add(
-    lowering: Lowering,
-    node: Node,
-    x: Value,
-    groups: Groups,
-    made: Groups,
-    sides: list[Side],
-    kept: tuple[int, ...],
-    shared: bool,
+    lowering: Lowering, node: Node, groups: Groups, made: Groups, sides: list[Side], kept: tuple[int, ...]
 ) -> None:
     if len(groups) > 4:
         raise UnsupportedError(f"windows over {len(groups)} dims")
+    x, shared = node.operands[0], node.name == "reduce"
     dtype = machine_type(x)
     assert dtype is not None
     a, c = lowering.table(x, groups), lowering.new_table(node.result, made)
     plan = WindowPlan(node.attributes["monoid"], dtype, tuple(sides), kept, shared, lowering.config)
     jobs = lowering.jobs(prod(plan.counts), lambda runs: window_program(replace(plan, runs=runs)), A=a, C=c)
-    name = lowering.name("window" if node.name == "reduce_window" else "reduce")
+    name = lowering.name("reduce" if shared else "window")
     lowering.steps.append(
         Step(name, "vector", (node,), (), (node.result,), jobs, "", (a,), (c,), operations=operations(node))
     )

@@ -213,7 +213,7 @@ def _blocks(conv: ConvPlan, piece: tuple[int, int, int, int], tag: str) -> list[
     return [
         f"mov ur14, {low}",
         f"groups{tag}:",
-        *over_blocks(plan, tag, (0, plan.m), (first, end), ["add r299, r281, ur0", *_window(conv)], product),
+        *over_blocks(plan, tag, 0, (first, end), ["add r299, r281, ur0", *_window(conv)], product),
         "add ur14, ur14, 1",
         f"br.lt ur14, {high}, groups{tag}",
     ]
@@ -376,7 +376,12 @@ def conv2d(
     value, more = result_and_operands(replace(plan, n=shape.outs), operands)
     tensors = {"A": images, "B": weights, "C": value, **more}
     if (config.pes > 1 or stream) and not shape.empty:
-        result = _conv_on_elements(conv, tensors, order, split, trace, watch)
+        # Streamed weights in the order of use: channels, taps, output channels.
+        pages = {"page": _page_of_weights(plan, shape), "mapped": False} if stream else {}
+        machine = host(config, tensors, trace, A={"order": order}, B=pages)
+        shares = conv_shares(conv, images.shape, weights.shape, split)
+        work = ((pe, conv_program(own), {**seen, **operand_windows(epilogue, seen["C"])}) for pe, own, seen in shares)
+        result = run_on_elements(machine, work, watch)
     else:
         result = run_alone(config, conv_program(conv), tensors, trace=trace, watch=watch, A={"order": order})
     shaped = result.value.reshape(shape.images, *shape.out, shape.outs)
@@ -451,20 +456,3 @@ def conv_shares(
         mine = replace(conv, plan=own, pixel=pixel - first * per_image, channels=(channel, channel + outs))
         a, b = Part((first, 0, 0, 0), (end - first, *images[1:])), Part((channel, 0, 0, 0), (outs, *weights[1:]))
         yield pe, mine, {"A": a, "B": b, "C": part}
-
-
-def _conv_on_elements(
-    conv: ConvPlan,
-    tensors: dict[str, Array],
-    order: Sequence[int] | None,
-    split: str | None,
-    trace: bool,
-    watch: Callable[[Counts], None] | None,
-) -> KernelResult:
-    plan, shape = conv.plan, conv.shape
-    # Streamed weights in the order of use: channels, taps, output channels.
-    pages = {"page": _page_of_weights(plan, shape), "mapped": False} if conv.stream else {}
-    machine = host(plan.config, tensors, trace, A={"order": order}, B=pages)
-    shares = conv_shares(conv, tensors["A"].shape, tensors["B"].shape, split)
-    work = ((pe, conv_program(p), {**seen, **operand_windows(plan.epilogue, seen["C"])}) for pe, p, seen in shares)
-    return run_on_elements(machine, work, watch)

@@ -190,24 +190,17 @@ def blocks(plan: MatmulPlan, tag: str = "", first: int = 0, begin: int = 0) -> l
     shifted = [f"add ur15, ur1, {first}"] if first else []
     own = f"add {'r290' if plan.transpose_b else 'r291'}, r280, ur1    # every loader's own column"
     product = [own, *walk, *shifted, *store(plan, "ur15" if first else "ur1", tag)]
-    return over_blocks(
-        plan, tag, (begin, plan.m), (0, plan.n), [f"add r{row}, r281, ur0" for row in (295, 299)], product
-    )
+    return over_blocks(plan, tag, begin, (0, plan.n), [f"add r{row}, r281, ur0" for row in (295, 299)], product)
 
 
 def over_blocks(
-    plan: MatmulPlan,
-    tag: str,
-    rows: tuple[int, int],
-    columns: tuple[int, int],
-    of_rows: list[str],
-    product: list[str],
+    plan: MatmulPlan, tag: str, row: int, columns: tuple[int, int], of_rows: list[str], product: list[str]
 ) -> list[str]:
-    """The loops over blocks of rows (first, end) and columns; what is done for the rows of each, and for each block."""
+    """The loops over blocks of rows from ``row`` on and of columns (first, end); what is done for each, ``product``."""
     return [
-        f"mov ur0, {rows[0]}",
+        f"mov ur0, {row}",
         f"rows{tag}:",
-        f"sub ur10, {rows[1]}, ur0",
+        f"sub ur10, {plan.m}, ur0",
         f"min ur10, ur10, {plan.fit}",
         "cmp.lt p2, r281, ur10",
         "pand p2, p2, p0    # threads with a row",
@@ -225,7 +218,7 @@ def over_blocks(
         "add ur1, ur1, ur11",
         f"br.lt ur1, {columns[1]}, columns{tag}",
         "add ur0, ur0, ur10",
-        f"br.lt ur0, {rows[1]}, rows{tag}",
+        f"br.lt ur0, {plan.m}, rows{tag}",
     ]
 
 

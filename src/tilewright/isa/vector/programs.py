@@ -7,7 +7,7 @@ group's registers; else rows are cut into blocks of columns.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from math import inf
@@ -216,28 +216,20 @@ def run_vector(
     given = {each.name: tensor_of(spec, each, tensors) for each in spec.inputs}
     zeros = {out.name: zeros_of(spec, out) for out in spec.outputs}
     if config.pes > 1 and spec.rows and spec.cols:
-        result = _on_elements(spec, {**given, **zeros}, zeros.keys(), config, trace)
+        machine, work = host(config, {**given, **zeros}, trace), []
+        divided = {each.name for each in spec.inputs if each.form in ("full", "row")} | zeros.keys()
+        for pe, (part,) in by_dim((spec.rows, spec.cols), 0, config.pes).items():
+            (first, _), (rows, _) = part.base, part.size
+            program = vector_program(replace(spec, rows=rows, first=spec.first + first), config)
+            windows: Windows = {name: Part((first, 0), (rows, machine.system[name].shape[1])) for name in divided}
+            work.append((pe, program, windows))
+        result = run_on_elements(machine, work, outs=zeros)
     else:
         result = run_alone(config, vector_program(spec, config), {**given, **zeros}, zeros, trace)
     for out in spec.outputs:
         if out.dtype == "pred":
             result.values[out.name] = result.values[out.name].astype(bool)
     return replace(result, value=result.values[spec.outputs[0].name])
-
-
-def _on_elements(
-    spec: VectorSpec, tensors: Mapping[str, Array], outs: Collection[str], config: MatrixUnitConfig, trace: bool
-) -> KernelResult:
-    """Run it on several processing elements, each with a share of the rows."""
-    machine = host(config, tensors, trace)
-    divided = {each.name for each in spec.inputs if each.form in ("full", "row")} | set(outs)
-    work = []
-    for pe, (part,) in by_dim((spec.rows, spec.cols), 0, config.pes).items():
-        (first, _), (rows, _) = part.base, part.size
-        program = vector_program(replace(spec, rows=rows, first=spec.first + first), config)
-        windows: Windows = {name: Part((first, 0), (rows, machine.system[name].shape[1])) for name in divided}
-        work.append((pe, program, windows))
-    return run_on_elements(machine, work, outs=outs)
 
 
 # Softmax, layer norm and RMS norm.
