@@ -344,11 +344,6 @@ def unweighted(batch: Mapping[str, Any], stacking: Stacking) -> dict[str, Ragged
     return {name: replace(ragged, weights=None) for name, ragged in inputs.items()}
 
 
-def _counts(inputs: Inputs, stacking: Stacking, bad_ids: str) -> Longs:
-    """int64[stacks, 2, sources, S]: entries and distinct ids of every partition."""
-    return tally({name: ragged.as_input() for name, ragged in inputs.items()}, stacking, bad_ids).per_stack
-
-
 def permuted(ids: Longs, vocab: int) -> Longs:
     """Ids in 0 .. vocab - 1 mixed one to one: odd factors and shifts on the bits of the next power of two, again for
     what lands beyond the vocabulary (each id ends inside, for it began there).
@@ -402,8 +397,7 @@ def without_hottest(batch: Inputs, hot: Sequence[HotId], stacking: Stacking) -> 
     """The batch without every stack's hottest id (the first in ``hot``)."""
     hottest = {hot_id.stack: hot_id for hot_id in reversed(hot)}.values()
     gone: dict[str, Longs] = {hot_id.table: np.array([hot_id.id]) for hot_id in hottest}
-    cold = without_hot({name: ragged.as_input() for name, ragged in batch.items()}, stacking.features, gone)
-    return ragged_inputs(cold, stacking, source_slices(stacking))
+    return ragged_inputs(without_hot(batch, stacking.features, gone), stacking, source_slices(stacking))
 
 
 # What other rotations of a stack's tables would do: table k's counts are turned by k times as many shards and added, no
@@ -472,7 +466,7 @@ def _used(stacking: Stacking, batches: Sequence[Inputs]) -> dict[str, tuple[int,
 def _loads(observed: Observed, batches: Iterable[Inputs]) -> dict[str, Loads]:
     loads = {name: Loads(work, observed.stacking.topology) for name, work in observed.work.items()}
     for batch in batches:
-        for of_stack, counts in zip(loads.values(), _counts(batch, observed.stacking, observed.bad_ids)):
+        for of_stack, counts in zip(loads.values(), tally(batch, observed.stacking, observed.bad_ids).per_stack):
             of_stack.add(counts)
     return loads
 
@@ -486,7 +480,7 @@ def _rotations(group: Stack, observed: Observed, batches: Sequence[Inputs]) -> t
     most, loads = np.zeros((len(order), 2), np.int64), dict[int, Loads]()
     for n, batch in enumerate(batches):
         own = {feature.name: batch[feature.name] for feature in group.features}
-        counts = _counts(own, alone, observed.bad_ids)[order]
+        counts = tally(own, alone, observed.bad_ids).per_stack[order]
         np.maximum(most, counts.max(axis=(2, 3)), out=most)
         if n == 0:
             loads = {step: Loads(work, topology) for step in rotations_to_try(counts[:, 0], now)}
