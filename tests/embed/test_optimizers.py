@@ -34,7 +34,7 @@ from tilewright.embed import (
     tables,
     update,
 )
-from tilewright.embed.model.optimizers import OPTIMIZERS, hyperparameters_at, learning_rate_at
+from tilewright.embed.model.optimizers import OPTIMIZERS, hyperparameters_at
 from tilewright.errors import UsageError
 
 numbers = st.floats(-100, 100, width=32)
@@ -68,8 +68,8 @@ def test_optimizers_are_values():
 
 
 def test_rates():
-    assert learning_rate_at(SGD(0.5), 7) == 0.5
-    assert learning_rate_at(Adagrad(lambda step: 1 / step), 4) == 0.25
+    assert hyperparameters_at(SGD(0.5), 7) == 0.5
+    assert hyperparameters_at(Adagrad(lambda step: 1 / step), 4) == 0.25
 
 
 @pytest.mark.parametrize("rate", [-1, float("nan"), float("inf"), "fast", None, True])

@@ -139,7 +139,7 @@ def layer(
     activations: dict[str, jax.Array] = {}
     for name, stack in state.stacking.stacks.items():
         static = _static(batch, stack, axis)
-        made = _stack_layer(static, rows[name], jax.lax.stop_gradient(state.stacks[name]), batch.index[name])
+        made = _stack_lookup(static, rows[name], jax.lax.stop_gradient(state.stacks[name]), batch.index[name])
         activations.update(zip((feature.name for feature in stack.features), made, strict=True))
     return {feature.name: activations[feature.name] for feature in state.stacking.features}
 
@@ -203,7 +203,7 @@ def _lookup(stacks: Mapping[str, jax.Array], batch: HostBatch | DeviceBatch, axi
         if isinstance(batch, HostBatch):
             made = tpu.activations(stacks[name], batch, stack)
         else:
-            made = _stack_lookup(_static(batch, stack, axis), stacks[name], batch.index[name])
+            made = _stack_lookup(_static(batch, stack, axis), None, stacks[name], batch.index[name])
         activations.update(zip((feature.name for feature in stack.features), made, strict=True))
     return activations
 
@@ -272,8 +272,9 @@ def _flat(rows: jax.Array, per_shard: int) -> jax.Array:
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _stack_lookup(static: _Static, table: jax.Array, index: StackIndex) -> tuple[jax.Array, ...]:
-    """Activations of a stack's features, f32[local samples, width] each."""
+def _stack_lookup(static: _Static, rows: Any, table: jax.Array, index: StackIndex) -> tuple[jax.Array, ...]:
+    """Activations of a stack's features, f32[local samples, width] each; their gradient is that of the table or, where
+    ``rows`` are given, which are not looked at, of the rows asked for."""
     return _pooled(static, *_vectors(static, table, index), index)
 
 
@@ -321,34 +322,23 @@ def _segment_sum(values: jax.Array, ends: jax.Array) -> jax.Array:
     return summed
 
 
-def _lookup_backward(static: _Static, kept: Any, cotangents: tuple[jax.Array, ...]) -> tuple[jax.Array, None]:
-    """A dense gradient of the table; quantisation passes gradients on as they are."""
+def _lookup_forward(static: _Static, rows: Any, table: jax.Array, index: StackIndex) -> Any:
+    return _stack_lookup(static, rows, table, index), (index, table.shape if rows is None else None)
+
+
+def _lookup_backward(static: _Static, kept: Any, cotangents: tuple[jax.Array, ...]) -> tuple[Any, Any, None]:
+    """A dense gradient of the table, or that of the rows; quantisation passes gradients on as they are."""
     index, shape = kept
-    rows, sums = _row_gradients(static, index, list(cotangents))
+    if shape is None:
+        sums = _sums(static, index, list(cotangents))
+        return sums.reshape(*index.rows.shape, static.stack.padded_width), None, None
+    places, sums = _row_gradients(static, index, list(cotangents))
     dense = jnp.zeros((shape[0] * shape[1], shape[2]), jnp.float32)
-    dense = dense.at[_flat(rows, shape[1]).reshape(-1)].add(sums.reshape(-1, shape[2]), mode="drop")
-    return dense.reshape(shape), None
+    dense = dense.at[_flat(places, shape[1]).reshape(-1)].add(sums.reshape(-1, shape[2]), mode="drop")
+    return None, dense.reshape(shape), None
 
 
-_stack_lookup.defvjp(
-    lambda static, table, index: (_stack_lookup(static, table, index), (index, table.shape)), _lookup_backward
-)
-
-
-@partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _stack_layer(static: _Static, rows: jax.Array, table: jax.Array, index: StackIndex) -> tuple[jax.Array, ...]:
-    """:func:`_stack_lookup`, whose gradient is that of the rows asked for instead of the table's."""
-    return _pooled(static, *_vectors(static, table, index), index)
-
-
-def _layer_backward(static: _Static, index: StackIndex, cotangents: tuple[jax.Array, ...]) -> tuple[Any, None, None]:
-    sums = _sums(static, index, list(cotangents))
-    return sums.reshape(*index.rows.shape, static.stack.padded_width), None, None
-
-
-_stack_layer.defvjp(
-    lambda static, rows, table, index: (_stack_layer(static, rows, table, index), index), _layer_backward
-)
+_stack_lookup.defvjp(_lookup_forward, _lookup_backward)
 
 
 # Gradients of rows: every device sums its own, then they go to the owners.

@@ -393,13 +393,6 @@ def shuffled(batches: Sequence[Inputs]) -> list[dict[str, Ragged]]:
     return mixed
 
 
-def without_hottest(batch: Inputs, hot: Sequence[HotId], stacking: Stacking) -> dict[str, Ragged]:
-    """The batch without every stack's hottest id (the first in ``hot``)."""
-    hottest = {hot_id.stack: hot_id for hot_id in reversed(hot)}.values()
-    gone: dict[str, Longs] = {hot_id.table: np.array([hot_id.id]) for hot_id in hottest}
-    return ragged_inputs(without_hot(batch, stacking.features, gone), stacking, source_slices(stacking))
-
-
 # What other rotations of a stack's tables would do: table k's counts are turned by k times as many shards and added, no
 # id is counted again.
 
@@ -438,10 +431,12 @@ def skew_of(observed: Observed) -> Skew:
     now = _loads(observed, batches)
     fullest = [(group, int(now[group.name].received[0].argmax())) for group in stacking.groups]
     hot = [hot_id for group, shard in fullest for hot_id in _hottest_ids(group, stacking, batches, shard)]
-    others: dict[str, Iterable[Inputs]] = {
+    hottest = {hot_id.stack: hot_id for hot_id in reversed(hot)}.values()  # of each stack the first
+    gone: dict[str, Longs] = {hot_id.table: np.array([hot_id.id]) for hot_id in hottest}
+    others: dict[str, Iterable[Mapping[str, Any]]] = {
         "ids hashed": (hashed(batch, stacking) for batch in batches),
         "log shuffled": shuffled(batches),
-        "hottest id held apart": (without_hottest(batch, hot, stacking) for batch in batches),
+        "hottest id held apart": (without_hot(batch, stacking.features, gone) for batch in batches),
     }
     changed = {change: _loads(observed, inputs) for change, inputs in others.items()}
     remedies, alone = list[Remedy](), dict[str, Limits]()
@@ -463,7 +458,7 @@ def _used(stacking: Stacking, batches: Sequence[Inputs]) -> dict[str, tuple[int,
     return used
 
 
-def _loads(observed: Observed, batches: Iterable[Inputs]) -> dict[str, Loads]:
+def _loads(observed: Observed, batches: Iterable[Mapping[str, Any]]) -> dict[str, Loads]:
     loads = {name: Loads(work, observed.stacking.topology) for name, work in observed.work.items()}
     for batch in batches:
         for of_stack, counts in zip(loads.values(), tally(batch, observed.stacking, observed.bad_ids).per_stack):
