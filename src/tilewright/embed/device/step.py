@@ -18,8 +18,9 @@ from jax.sharding import NamedSharding, PartitionSpec
 from tilewright.embed.device import tpu
 from tilewright.embed.device.batch import DeviceBatch, Lengths, StackIndex, check_batch, device_batch, feature_shift
 from tilewright.embed.device.row_kernels import lookup_target, sum_target, update_target
-from tilewright.embed.device.state import EmbeddingState
+from tilewright.embed.device.state import EmbeddingState, HotState
 from tilewright.embed.host.batch import HostBatch
+from tilewright.embed.host.tables import HotEntries
 from tilewright.embed.model.knobs import SparseCoreConfig
 from tilewright.embed.model.optimizers import SGD, Adagrad, Adam, Optimizer, RowwiseAdagrad, by_row, hyperparameters_at
 from tilewright.embed.model.stacking import Stack, Stacking
@@ -225,14 +226,15 @@ def _stepped(
 ) -> EmbeddingState:
     stacks, slots = {}, {}
     for name, stack in state.stacking.stacks.items():
-        kept = (state.stacks[name], *state.slots[name].values())
+        names = list(stack.optimizer.slots)  # under jit the state's own are in the order of the alphabet
+        kept = (state.stacks[name], *(state.slots[name][slot] for slot in names))
         if isinstance(batch, HostBatch):
             stacks[name], *fresh = tpu.trained(kept, batch, stack, gradients, state.step)
         else:
             static, index = _static(batch, stack, axis), batch.index[name]
             rates = hyperparameters_at(stack.optimizer, state.step)
             stacks[name], *fresh = _trained(static, kept, rates, index, gradients_of(static, index))
-        slots[name] = dict(zip(state.slots[name], fresh, strict=True))
+        slots[name] = dict(zip(names, fresh, strict=True))
     return EmbeddingState(state.step + 1, stacks, slots, state.stacking)
 
 
@@ -456,6 +458,62 @@ def _applied(optimizer: Optimizer, kept: Arrays, target: jax.Array, gradient: ja
     new, fresh = optimizer.apply(rows, dict(zip(optimizer.slots, slots, strict=True)), gradient, rate)
     values = (new, *(fresh[slot] for slot in optimizer.slots))
     return tuple(a.at[target, :columns].set(value, mode="drop") for a, value in zip(kept, values, strict=True))
+
+
+# Hot rows beside a state: looked up and learnt on every device.
+
+
+def lookup_hot(
+    held: HotState, entries: Mapping[str, HotEntries], activations: Mapping[str, Any], stacking: Stacking
+) -> dict[str, jax.Array]:
+    """Activations of a lookup without the hot ids, with these added."""
+    whole = dict(activations)
+    for feature in stacking.features:
+        if feature.name in entries:
+            part, cold = entries[feature.name], whole[feature.name]
+            vectors = held.rows[feature.table.name][part.rows, : feature.table.width] * part.gains[:, None]
+            cold = cold if part.shares is None else cold * part.shares[:, None]
+            whole[feature.name] = cold.at[part.samples].add(vectors, mode="drop")
+    return whole
+
+
+def update_hot(
+    state: EmbeddingState,
+    held: HotState,
+    entries: Mapping[str, HotEntries],
+    gradients: Mapping[str, Any],
+    axis: str | None = None,
+) -> tuple[HotState, dict[str, Any]]:
+    """The hot rows after one step of their optimizers, and the gradients for the update of all others.
+
+    ``state``: before that update, for its count of steps. Gradients of a row are summed over samples and features,
+    and over the devices of ``axis`` where there is one; rows nobody asked for stay as they are.
+    """
+    cold, rows, slots = dict(gradients), dict(held.rows), dict(held.slots)
+    sums = {name: (jnp.zeros_like(values), jnp.zeros(len(values), jnp.float32)) for name, values in held.rows.items()}
+    for feature in state.stacking.features:
+        if feature.name not in entries:
+            continue
+        part, gradient = entries[feature.name], jnp.asarray(gradients[feature.name])
+        there = part.samples < len(gradient)
+        own = gradient.at[part.samples].get(mode="fill", fill_value=0) * part.gains[:, None]
+        total, asked = sums[feature.table.name]
+        padded = jnp.pad(own, ((0, 0), (0, total.shape[1] - own.shape[1])))
+        sums[feature.table.name] = total.at[part.rows].add(padded), asked.at[part.rows].add(there)
+        if part.shares is not None:
+            cold[feature.name] = gradient * part.shares[:, None]
+    for name, (total, asked) in sums.items():
+        place = state.stacking.tables[name]
+        optimizer = place.table.optimizer
+        if axis is not None:  # summed over all devices
+            total, asked = jax.lax.psum((total, asked), axis)  # type: ignore[no-untyped-call]
+        seen = place.table.width if by_row(optimizer) else total.shape[1]
+        target = jnp.where(asked > 0, jnp.arange(len(asked)), len(asked))
+        kept = (held.rows[name], *(held.slots[name][slot] for slot in optimizer.slots))
+        rate = hyperparameters_at(optimizer, state.step)
+        rows[name], *fresh = _applied(optimizer, kept, target, total[:, :seen], rate)
+        slots[name] = dict(zip(optimizer.slots, fresh, strict=True))
+    return HotState(rows, slots), cold
 
 
 # XLA: kernels of our own on CPU, its own operations elsewhere.

@@ -78,8 +78,8 @@ class Ragged:
         return self._of(kept, offsets_of(np.bincount(self.samples[kept], minlength=self.batch_size)))
 
     def _of(self, places: Any, offsets: Longs) -> Ragged:
-        values, weights, given = (None if of is None else of[places] for of in (self.values, self.weights, self.given))
-        return Ragged(values, len(offsets) - 1, offsets=offsets, weights=weights, given=given)
+        weights, given = (None if of is None else of[places] for of in (self.weights, self.given))
+        return Ragged(self.values[places], len(offsets) - 1, offsets=offsets, weights=weights, given=given)
 
     def inside(self, vocab: int, bad_ids: str, where: str, how: str = _BAD_ID, first: int = 0) -> Ragged:
         """The same with its ids in 0 .. vocab - 1: one outside is clipped, dropped, or a :class:`UsageError` ``where``,

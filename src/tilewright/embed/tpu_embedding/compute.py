@@ -200,7 +200,8 @@ def activations(
 def _levels(rows: jax.Array, quantization: Quantization) -> jax.Array:
     """The numbers of the levels, in one byte where they fit: what travels, as on the chip."""
     fitting = (kind for kind, bits in ((jnp.uint8, 8), (jnp.uint16, 16)) if quantization.num_buckets <= 1 << bits)
-    return quantization.level(rows, jnp).astype(next(fitting, jnp.uint32))
+    levels: jax.Array = quantization.level(rows, jnp).astype(next(fitting, jnp.uint32))
+    return levels
 
 
 def trained(
