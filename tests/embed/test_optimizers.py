@@ -30,11 +30,14 @@ from tilewright.embed import (
     Topology,
     from_tables,
     preprocess,
+    split_hot,
     stack,
     tables,
+    take_hot,
     update,
+    update_hot,
 )
-from tilewright.embed.model.optimizers import OPTIMIZERS, hyperparameters_at, learning_rate_at
+from tilewright.embed.model.optimizers import OPTIMIZERS, hyperparameters_at
 from tilewright.errors import UsageError
 
 numbers = st.floats(-100, 100, width=32)
@@ -68,8 +71,8 @@ def test_optimizers_are_values():
 
 
 def test_rates():
-    assert learning_rate_at(SGD(0.5), 7) == 0.5
-    assert learning_rate_at(Adagrad(lambda step: 1 / step), 4) == 0.25
+    assert hyperparameters_at(SGD(0.5), 7) == 0.5
+    assert hyperparameters_at(Adagrad(lambda step: 1 / step), 4) == 0.25
 
 
 @pytest.mark.parametrize("rate", [-1, float("nan"), float("inf"), "fast", None, True])
@@ -227,3 +230,29 @@ def test_nothing_but_zeros_moves_nothing(optimizer):
     new, after = optimizer.apply(rows, slots, np.zeros((1, 4), np.float32), hyperparameters_at(optimizer, 5))
     np.testing.assert_array_equal(new, rows)
     assert all(np.isfinite(value).all() for value in after.values())
+
+
+@dataclass(frozen=True)
+class Counting:
+    """A user's optimizer, whose slots are not in the order of the alphabet."""
+
+    learning_rate: float = 1.0
+
+    @property
+    def slots(self):
+        return {"ups": 0.0, "downs": 100.0}
+
+    def apply(self, rows, slots, gradient, rate):
+        return rows, {"ups": slots["ups"] + 1, "downs": slots["downs"] - 1}
+
+
+def test_a_users_slots_keep_their_names_whatever_their_order():
+    stacking = stack([Feature("f", Table("t", 8, 8, optimizer=Counting()))], Topology(1, 2))
+    state, host = from_tables(stacking, {"t": np.zeros((8, 8))}), preprocess({"f": [[0], [1]]}, stacking)
+    for _ in range(2):
+        state = update(state, host, {"f": np.ones((2, 8), np.float32)})
+    assert [float(tables(state, slot)["t"][0, 0]) for slot in ("ups", "downs")] == [2, 98]
+    held = take_hot(state, hot := {"t": np.array([0])})
+    _, entries = split_hot({"f": [[0], [0]]}, stacking, hot)
+    held, _ = jax.jit(lambda held: update_hot(state, held, entries, {"f": np.ones((2, 8), np.float32)}))(held)
+    assert [float(held.slots["t"][slot][0, 0]) for slot in ("ups", "downs")] == [3, 97]

@@ -17,13 +17,11 @@ if TYPE_CHECKING:
         EmbeddingState,
         from_tables,
         init,
-        lookup_hot,
         put_hot,
         tables,
         take_hot,
-        update_hot,
     )
-    from tilewright.embed.device.step import layer, lookup, update
+    from tilewright.embed.device.step import layer, lookup, lookup_hot, update, update_hot
     from tilewright.embed.diagnosis.diagnose import diagnose
     from tilewright.embed.diagnosis.explain import ErrorExplanation, explain_error
     from tilewright.embed.diagnosis.finding import Diagnosis

@@ -110,18 +110,6 @@ _sum_8, _sum_16, _sum_32 = _summing(1), _summing(2), _summing(4)
 
 
 @inner()
-def _operands(frame: Any) -> Any:
-    """How many operands a call has."""
-    return load_word(frame + ARGUMENTS + COUNT, 0)
-
-
-@inner()
-def _results(frame: Any) -> Any:
-    """How many results a call has."""
-    return load_word(frame + RESULTS + COUNT, 0)
-
-
-@inner()
 def _number(frame: Any, i: Any) -> Any:
     """Attribute ``i`` (in the order of the names), an int64."""
     return load_word(load_word(load_word(load_word(frame + ATTRIBUTES + NAMED, 0), i) + 8, 0), 0)
@@ -216,7 +204,7 @@ def _lookup(frame: Any, part: Any, parts: Any) -> None:
     entries, samples = size(operand(frame, 2)) // lists, len(ends) // lists
     sources = lists * per_device
     per_source, first_sample = len(ends) // sources, 0
-    for feature in range(_results(frame)):
+    for feature in range(load_word(frame + RESULTS + COUNT, 0)):
         out = result(frame, feature)
         count, width = dim(out, 0) // sources, dim(out, 1)
         low, high = count * part // parts, count * (part + 1) // parts
@@ -265,7 +253,7 @@ def lookup_target() -> str:
 @inner()
 def _gradients(frame: Any, at: Any, lists: Any) -> Any:
     """Per feature: address, width, rows of a list."""
-    features = _operands(frame) - at
+    features = load_word(frame + ARGUMENTS + COUNT, 0) - at
     described = np.empty((features, 3), np.int64)
     for feature in range(features):
         gradient = operand(frame, at + feature)

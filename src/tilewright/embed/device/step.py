@@ -18,8 +18,9 @@ from jax.sharding import NamedSharding, PartitionSpec
 from tilewright.embed.device import tpu
 from tilewright.embed.device.batch import DeviceBatch, Lengths, StackIndex, check_batch, device_batch, feature_shift
 from tilewright.embed.device.row_kernels import lookup_target, sum_target, update_target
-from tilewright.embed.device.state import EmbeddingState
+from tilewright.embed.device.state import EmbeddingState, HotState
 from tilewright.embed.host.batch import HostBatch
+from tilewright.embed.host.tables import HotEntries
 from tilewright.embed.model.knobs import SparseCoreConfig
 from tilewright.embed.model.optimizers import SGD, Adagrad, Adam, Optimizer, RowwiseAdagrad, by_row, hyperparameters_at
 from tilewright.embed.model.stacking import Stack, Stacking
@@ -139,7 +140,7 @@ def layer(
     activations: dict[str, jax.Array] = {}
     for name, stack in state.stacking.stacks.items():
         static = _static(batch, stack, axis)
-        made = _stack_layer(static, rows[name], jax.lax.stop_gradient(state.stacks[name]), batch.index[name])
+        made = _stack_lookup(static, rows[name], jax.lax.stop_gradient(state.stacks[name]), batch.index[name])
         activations.update(zip((feature.name for feature in stack.features), made, strict=True))
     return {feature.name: activations[feature.name] for feature in state.stacking.features}
 
@@ -203,7 +204,7 @@ def _lookup(stacks: Mapping[str, jax.Array], batch: HostBatch | DeviceBatch, axi
         if isinstance(batch, HostBatch):
             made = tpu.activations(stacks[name], batch, stack)
         else:
-            made = _stack_lookup(_static(batch, stack, axis), stacks[name], batch.index[name])
+            made = _stack_lookup(_static(batch, stack, axis), None, stacks[name], batch.index[name])
         activations.update(zip((feature.name for feature in stack.features), made, strict=True))
     return activations
 
@@ -225,14 +226,15 @@ def _stepped(
 ) -> EmbeddingState:
     stacks, slots = {}, {}
     for name, stack in state.stacking.stacks.items():
-        kept = (state.stacks[name], *state.slots[name].values())
+        names = list(stack.optimizer.slots)  # under jit the state's own are in the order of the alphabet
+        kept = (state.stacks[name], *(state.slots[name][slot] for slot in names))
         if isinstance(batch, HostBatch):
             stacks[name], *fresh = tpu.trained(kept, batch, stack, gradients, state.step)
         else:
             static, index = _static(batch, stack, axis), batch.index[name]
             rates = hyperparameters_at(stack.optimizer, state.step)
             stacks[name], *fresh = _trained(static, kept, rates, index, gradients_of(static, index))
-        slots[name] = dict(zip(state.slots[name], fresh, strict=True))
+        slots[name] = dict(zip(names, fresh, strict=True))
     return EmbeddingState(state.step + 1, stacks, slots, state.stacking)
 
 
@@ -272,8 +274,9 @@ def _flat(rows: jax.Array, per_shard: int) -> jax.Array:
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _stack_lookup(static: _Static, table: jax.Array, index: StackIndex) -> tuple[jax.Array, ...]:
-    """Activations of a stack's features, f32[local samples, width] each."""
+def _stack_lookup(static: _Static, rows: Any, table: jax.Array, index: StackIndex) -> tuple[jax.Array, ...]:
+    """Activations of a stack's features, f32[local samples, width] each; their gradient is that of the table or, where
+    ``rows`` are given, which are not looked at, of the rows asked for."""
     return _pooled(static, *_vectors(static, table, index), index)
 
 
@@ -321,34 +324,23 @@ def _segment_sum(values: jax.Array, ends: jax.Array) -> jax.Array:
     return summed
 
 
-def _lookup_backward(static: _Static, kept: Any, cotangents: tuple[jax.Array, ...]) -> tuple[jax.Array, None]:
-    """A dense gradient of the table; quantisation passes gradients on as they are."""
+def _lookup_forward(static: _Static, rows: Any, table: jax.Array, index: StackIndex) -> Any:
+    return _stack_lookup(static, rows, table, index), (index, table.shape if rows is None else None)
+
+
+def _lookup_backward(static: _Static, kept: Any, cotangents: tuple[jax.Array, ...]) -> tuple[Any, Any, None]:
+    """A dense gradient of the table, or that of the rows; quantisation passes gradients on as they are."""
     index, shape = kept
-    rows, sums = _row_gradients(static, index, list(cotangents))
+    if shape is None:
+        sums = _sums(static, index, list(cotangents))
+        return sums.reshape(*index.rows.shape, static.stack.padded_width), None, None
+    places, sums = _row_gradients(static, index, list(cotangents))
     dense = jnp.zeros((shape[0] * shape[1], shape[2]), jnp.float32)
-    dense = dense.at[_flat(rows, shape[1]).reshape(-1)].add(sums.reshape(-1, shape[2]), mode="drop")
-    return dense.reshape(shape), None
+    dense = dense.at[_flat(places, shape[1]).reshape(-1)].add(sums.reshape(-1, shape[2]), mode="drop")
+    return None, dense.reshape(shape), None
 
 
-_stack_lookup.defvjp(
-    lambda static, table, index: (_stack_lookup(static, table, index), (index, table.shape)), _lookup_backward
-)
-
-
-@partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _stack_layer(static: _Static, rows: jax.Array, table: jax.Array, index: StackIndex) -> tuple[jax.Array, ...]:
-    """:func:`_stack_lookup`, whose gradient is that of the rows asked for instead of the table's."""
-    return _pooled(static, *_vectors(static, table, index), index)
-
-
-def _layer_backward(static: _Static, index: StackIndex, cotangents: tuple[jax.Array, ...]) -> tuple[Any, None, None]:
-    sums = _sums(static, index, list(cotangents))
-    return sums.reshape(*index.rows.shape, static.stack.padded_width), None, None
-
-
-_stack_layer.defvjp(
-    lambda static, rows, table, index: (_stack_layer(static, rows, table, index), index), _layer_backward
-)
+_stack_lookup.defvjp(_lookup_forward, _lookup_backward)
 
 
 # Gradients of rows: every device sums its own, then they go to the owners.
@@ -466,6 +458,62 @@ def _applied(optimizer: Optimizer, kept: Arrays, target: jax.Array, gradient: ja
     new, fresh = optimizer.apply(rows, dict(zip(optimizer.slots, slots, strict=True)), gradient, rate)
     values = (new, *(fresh[slot] for slot in optimizer.slots))
     return tuple(a.at[target, :columns].set(value, mode="drop") for a, value in zip(kept, values, strict=True))
+
+
+# Hot rows beside a state: looked up and learnt on every device.
+
+
+def lookup_hot(
+    held: HotState, entries: Mapping[str, HotEntries], activations: Mapping[str, Any], stacking: Stacking
+) -> dict[str, jax.Array]:
+    """Activations of a lookup without the hot ids, with these added."""
+    whole = dict(activations)
+    for feature in stacking.features:
+        if feature.name in entries:
+            part, cold = entries[feature.name], whole[feature.name]
+            vectors = held.rows[feature.table.name][part.rows, : feature.table.width] * part.gains[:, None]
+            cold = cold if part.shares is None else cold * part.shares[:, None]
+            whole[feature.name] = cold.at[part.samples].add(vectors, mode="drop")
+    return whole
+
+
+def update_hot(
+    state: EmbeddingState,
+    held: HotState,
+    entries: Mapping[str, HotEntries],
+    gradients: Mapping[str, Any],
+    axis: str | None = None,
+) -> tuple[HotState, dict[str, Any]]:
+    """The hot rows after one step of their optimizers, and the gradients for the update of all others.
+
+    ``state``: before that update, for its count of steps. Gradients of a row are summed over samples and features,
+    and over the devices of ``axis`` where there is one; rows nobody asked for stay as they are.
+    """
+    cold, rows, slots = dict(gradients), dict(held.rows), dict(held.slots)
+    sums = {name: (jnp.zeros_like(values), jnp.zeros(len(values), jnp.float32)) for name, values in held.rows.items()}
+    for feature in state.stacking.features:
+        if feature.name not in entries:
+            continue
+        part, gradient = entries[feature.name], jnp.asarray(gradients[feature.name])
+        there = part.samples < len(gradient)
+        own = gradient.at[part.samples].get(mode="fill", fill_value=0) * part.gains[:, None]
+        total, asked = sums[feature.table.name]
+        padded = jnp.pad(own, ((0, 0), (0, total.shape[1] - own.shape[1])))
+        sums[feature.table.name] = total.at[part.rows].add(padded), asked.at[part.rows].add(there)
+        if part.shares is not None:
+            cold[feature.name] = gradient * part.shares[:, None]
+    for name, (total, asked) in sums.items():
+        place = state.stacking.tables[name]
+        optimizer = place.table.optimizer
+        if axis is not None:  # summed over all devices
+            total, asked = jax.lax.psum((total, asked), axis)  # type: ignore[no-untyped-call]
+        seen = place.table.width if by_row(optimizer) else total.shape[1]
+        target = jnp.where(asked > 0, jnp.arange(len(asked)), len(asked))
+        kept = (held.rows[name], *(held.slots[name][slot] for slot in optimizer.slots))
+        rate = hyperparameters_at(optimizer, state.step)
+        rows[name], *fresh = _applied(optimizer, kept, target, total[:, :seen], rate)
+        slots[name] = dict(zip(optimizer.slots, fresh, strict=True))
+    return HotState(rows, slots), cold
 
 
 # XLA: kernels of our own on CPU, its own operations elsewhere.

@@ -7,13 +7,11 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
-import numpy as np
-
 from tilewright.embed.diagnosis.finding import Finding, Severity, rule, stack_rule
 from tilewright.embed.diagnosis.fit import serialized_stack
 from tilewright.embed.logs.config import change_text
 from tilewright.embed.model.counters import Counters, StackCounters
-from tilewright.embed.model.stacking import ACTIVATION_BYTES, MAX_STACK_VOCAB
+from tilewright.embed.model.stacking import ACTIVATION_BYTES, MAX_STACK_VOCAB, first_fit
 from tilewright.embed.planning.types import AS_IT_IS
 from tilewright.render import bytes_text, count_text, percent_text, seconds_text
 from tilewright.targets import target
@@ -315,12 +313,8 @@ def too_few_tables_stacked(counters: Counters) -> Iterator[Finding]:
 def _first_fit(small: list[tuple[str, StackCounters]], width: int, most: int) -> int:
     """How many stacks these tables fill, first fit, each of at most ``most`` activation bytes, a hundred tables, and
     rows that 32-bit ids can tell apart."""
-    bounds, filled = np.array([most, _MOST, MAX_STACK_VOCAB]), np.zeros((len(small), 3), np.int64)
-    for _, stack in small:
-        size = 4 * width * (stack.samples_per_sparsecore or 0), stack.tables, stack.rows
-        fits = (filled + size <= bounds).all(axis=1) | ~filled.any(axis=1)
-        filled[fits.argmax()] += size
-    return int(filled.any(axis=1).sum())
+    sizes = ((4 * width * (stack.samples_per_sparsecore or 0), stack.tables, stack.rows) for _, stack in small)
+    return 1 + max(first_fit(sizes, (most, _MOST, MAX_STACK_VOCAB)))
 
 
 @stack_rule(

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.embed.host.arrays import Floats, Ids, Longs
+from tilewright.embed.host.arrays import Floats, Ids, Longs, Mask
 from tilewright.embed.model.stacking import Stacking
 from tilewright.embed.model.tables import check_batch_divides, count
 from tilewright.errors import UsageError
@@ -52,10 +52,6 @@ class Ragged:
     weights: Floats | None = None
     given: Any = None
 
-    def id_at(self, place: int) -> int:
-        """The id as it was given."""
-        return int((self.values if self.given is None else self.given)[place])
-
     def bounds(self, samples: Longs) -> Longs:
         """Where the given samples begin in ``values``."""
         return samples * self.hot if self.offsets is None else self.offsets[samples]
@@ -74,10 +70,16 @@ class Ragged:
         """The given samples, in that order."""
         begins, lengths = self.bounds(samples), self.lengths[samples]
         offsets = offsets_of(lengths)
-        places = np.repeat(begins - offsets[:-1], lengths) + np.arange(offsets[-1])
-        weights = None if self.weights is None else self.weights[places]
-        given = None if self.given is None else self.given[places]
-        return Ragged(self.values[places], len(samples), offsets=offsets, weights=weights, given=given)
+        taken = self._of(np.repeat(begins - offsets[:-1], lengths) + np.arange(offsets[-1]), offsets)
+        return taken if self.offsets is not None else replace(taken, hot=self.hot, offsets=None)
+
+    def only(self, kept: Mask) -> Ragged:
+        """The same samples with the entries that are ``kept`` alone."""
+        return self._of(kept, offsets_of(np.bincount(self.samples[kept], minlength=self.batch_size)))
+
+    def _of(self, places: Any, offsets: Longs) -> Ragged:
+        weights, given = (None if of is None else of[places] for of in (self.weights, self.given))
+        return Ragged(self.values[places], len(offsets) - 1, offsets=offsets, weights=weights, given=given)
 
     def inside(self, vocab: int, bad_ids: str, where: str, how: str = _BAD_ID, first: int = 0) -> Ragged:
         """The same with its ids in 0 .. vocab - 1: one outside is clipped, dropped, or a :class:`UsageError` ``where``,
@@ -88,11 +90,10 @@ class Ragged:
         if bad_ids == "clip":
             return replace(self, values=np.clip(self.values.astype(np.int64), 0, vocab - 1), given=None)
         if bad_ids == "drop":
-            lengths = np.bincount(self.samples[~wrong], minlength=self.batch_size)
-            weights = None if self.weights is None else self.weights[~wrong]
-            return Ragged(self.values[~wrong], self.batch_size, offsets=offsets_of(lengths), weights=weights)
+            return replace(self.only(~wrong), given=None)
         at = int(np.flatnonzero(wrong)[0])
-        problem = f"id {self.id_at(at)} of sample {first + self.samples[at]} is not in 0 .. {vocab - 1}"
+        given = (self.values if self.given is None else self.given)[at]
+        problem = f"id {given} of sample {first + self.samples[at]} is not in 0 .. {vocab - 1}"
         raise UsageError(problem, where=where, how=how)
 
     def as_input(self) -> Any:
@@ -180,6 +181,8 @@ def normalise(raw: Any, feature: str) -> Ragged:
     """Any kind of input as :class:`Ragged`; :class:`UsageError` names the feature and what is wrong with it."""
     if type(raw) is np.ndarray and raw.ndim == 2 and raw.size and raw.dtype in _IDS and raw.flags.c_contiguous:
         return Ragged(raw.reshape(-1), raw.shape[0], raw.shape[1])
+    if isinstance(raw, Ragged):
+        return raw
     where = f"feature {feature!r}"
     if isinstance(raw, COO):
         return _from_coo(raw, where)

@@ -193,7 +193,7 @@ def preprocess_samples(
 
     def part(k: int, parts: int) -> HostBatch:
         orders = {name: sample_order(r.batch_size, parts, shards).reshape(parts, -1)[k] for name, r in inputs.items()}
-        chosen = {name: ragged.take(orders[name]).as_input() for name, ragged in inputs.items()}
+        chosen = {name: ragged.take(orders[name]) for name, ragged in inputs.items()}
         return preprocess(chosen, stacking, limits, "error", bad_ids)
 
     for n in tries:

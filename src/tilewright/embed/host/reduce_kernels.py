@@ -46,7 +46,7 @@ def _position(value: np.uint64, form: Form) -> np.uint64:
 
 
 @inner()
-def _divisor(weights: Floats, begin: Index, end: Index, squares: bool) -> np.float32:
+def divisor(weights: Floats, begin: Index, end: Index, squares: bool) -> np.float32:
     """The float32 running sum of weights, or of squares added in float64; sqrt for the latter."""
     total = np.float32(0.0)
     for k in range(begin, end):
@@ -58,7 +58,7 @@ def _divisor(weights: Floats, begin: Index, end: Index, squares: bool) -> np.flo
 
 
 @inner()
-def _ones_gain(combiner: Index, n: Index) -> np.float32:
+def ones_gain(combiner: Index, n: Index) -> np.float32:
     """1, 1 / n or 1 / sqrt(n) in float32."""
     if combiner == 1:
         return np.float32(_ONE / np.float32(n))
@@ -83,7 +83,7 @@ def pack_dense(
         sign |= value | (vocab - 1 - value)
         sample = ((np.uint64(k) & _LOW) * reciprocal) >> _32
         keys[n + k] = ((np.uint64(offset) + _position(np.uint64(value), form)) << _32) | (tag + sample)
-    of_sample[first : first + samples] = _ones_gain(form[6], hot)
+    of_sample[first : first + samples] = ones_gain(form[6], hot)
     return bool(sign >= 0)
 
 
@@ -105,7 +105,7 @@ def label_sample(keys: Keys, begin: Index, end: Index, payload: Index, combiner:
     for k in range(begin, end):
         keys[k] |= np.uint64(payload)
     if end > begin:
-        of_sample[payload] = _ones_gain(combiner, end - begin)
+        of_sample[payload] = ones_gain(combiner, end - begin)
 
 
 @inner()
@@ -125,11 +125,11 @@ def pack_weighted(
         gain_of[n] = weights[k]
         n += 1
     if form[6] != 0 and n > start:
-        divisor = _divisor(gain_of, start, n, form[6] == 2)
-        if divisor == 0 or not np.isfinite(divisor):
+        by = divisor(gain_of, start, n, form[6] == 2)
+        if by == 0 or not np.isfinite(by):
             return -2
         for j in range(start, n):
-            gain_of[j] = np.float32(gain_of[j] / divisor)
+            gain_of[j] = np.float32(gain_of[j] / by)
     return n
 
 

@@ -259,8 +259,9 @@ class HashedTables:
         hashed = self.hashes[feature.table.name]
         ragged = normalise(raw, feature.name).inside(feature.table.vocab, bad_ids, f"feature {feature.name!r}")
         rows = hashed.places(ragged.values.astype(np.int64)).reshape(-1)
-        flat = rows, offsets_of(ragged.lengths * hashed.hashes)
-        return flat if ragged.weights is None else (*flat, np.repeat(ragged.weights, hashed.hashes))
+        weights = None if ragged.weights is None else np.repeat(ragged.weights, hashed.hashes)
+        offsets = offsets_of(ragged.lengths * hashed.hashes)
+        return Ragged(rows, ragged.batch_size, offsets=offsets, weights=weights).as_input()
 
 
 def hash_tables(features: Iterable[Any], hashes: Mapping[str, MultiHash]) -> HashedTables:
@@ -370,7 +371,7 @@ def without_hot(batch: Mapping[str, Any], features: Iterable[Feature], hot: Mapp
     for feature in features:
         if (ids := hot.get(feature.table.name)) is not None and feature.name in batch:
             ragged = normalise(batch[feature.name], feature.name)
-            cold[feature.name] = _cold(ragged, _places(ragged, ids)[1])
+            cold[feature.name] = ragged.only(~_places(ragged, ids)[1]).as_input()
     return cold
 
 
@@ -379,12 +380,6 @@ def _places(ragged: Ragged, hot: Longs) -> tuple[Longs, Any]:
     values = ragged.values.astype(np.int64)
     place = np.minimum(np.searchsorted(hot, values), len(hot) - 1)
     return place, hot[place] == values
-
-
-def _cold(ragged: Ragged, here: Any) -> Any:
-    """The entries that are not ``here``, as ``preprocess`` takes them."""
-    flat = ragged.values[~here], offsets_of(np.bincount(ragged.samples[~here], minlength=ragged.batch_size))
-    return flat if ragged.weights is None else (*flat, ragged.weights[~here])
 
 
 def _split(ragged: Ragged, hot: Longs, combiner: str, devices: int) -> tuple[Any, HotEntries]:
@@ -404,4 +399,4 @@ def _split(ragged: Ragged, hot: Longs, combiner: str, devices: int) -> tuple[Any
     own = np.full(devices * room, size, np.int32), np.zeros(devices * room, np.int32)
     of_rows = np.zeros(devices * room, np.float32)
     own[0][at], own[1][at], of_rows[at] = samples[here], place[here], gains[here]
-    return _cold(ragged, here), HotEntries(*own, of_rows, shares)
+    return ragged.only(~here).as_input(), HotEntries(*own, of_rows, shares)

@@ -87,7 +87,7 @@ def tally(batch: Mapping[str, Any], stacking: Stacking, bad_ids: str = "error", 
         inside = {name: inputs[name].inside(vocab, bad_ids, "") for name, vocab in fields}
         if all(ragged is inputs[name] for name, ragged in inside.items()):
             raise complaint(stacking, inputs, slices)
-        return tally({name: ragged.as_input() for name, ragged in inside.items()}, stacking, "error", slices)
+        return tally(inside, stacking, "error", slices)
     return Tally(sizes, entries, bases, counts, plan.first_unit)
 
 

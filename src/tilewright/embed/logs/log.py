@@ -598,7 +598,7 @@ def _read_arrays(log: Log) -> Iterator[LogBatch]:
         raise UsageError(f"{sizes[short]} samples of {short!r}, {rows} of others", where=log.path)
     for start in range(0, rows, log.batch):
         stop = min(rows, start + log.batch)
-        inputs = {name: _slice(ragged, start, stop) for name, ragged in whole.items()}
+        inputs = {name: ragged.take(np.arange(start, stop)).as_input() for name, ragged in whole.items()}
         day = log.time and day_of(times[(start + stop) // 2].item(), f"{log.path}: array {log.time!r}")
         yield LogBatch(stop - start, inputs, {name: column[start:stop] for name, column in columns.items()}, day)
 
@@ -645,12 +645,3 @@ def _array(archive: Mapping[str, Any], log: Log, name: str) -> Any:
         some = ", ".join(list(archive)[:8])
         raise UsageError(f"no array {name!r}", where=log.path, how=f"it holds {some}")
     return archive[name]
-
-
-def _slice(ragged: Ragged, start: int, stop: int) -> Any:
-    """Samples start to stop, as ``preprocess`` takes them."""
-    if ragged.offsets is None:
-        return ragged.values[start * ragged.hot : stop * ragged.hot].reshape(stop - start, ragged.hot)
-    begin, end = int(ragged.offsets[start]), int(ragged.offsets[stop])
-    flat = ragged.values[begin:end], ragged.offsets[start : stop + 1] - begin
-    return flat if ragged.weights is None else (*flat, ragged.weights[begin:end])

@@ -52,11 +52,6 @@ class RowOptimizer(Protocol):
 Optimizer: TypeAlias = RowOptimizer
 
 
-def learning_rate_at(optimizer: Optimizer, step: Any) -> Any:
-    """The rate of one step: the schedule's value, or the constant."""
-    return _at(optimizer.learning_rate, step)
-
-
 def hyperparameters_at(optimizer: Optimizer, step: Any) -> Any:
     """What ``optimizer.apply`` gets as ``rate``: f32[] where there is one hyper-parameter, else a tuple of them.
 
@@ -66,7 +61,7 @@ def hyperparameters_at(optimizer: Optimizer, step: Any) -> Any:
     import jax.numpy as jnp
 
     several = getattr(optimizer, "hyperparameters", None)
-    values = (learning_rate_at(optimizer, step),) if several is None else several(step)
+    values = (_at(optimizer.learning_rate, step),) if several is None else several(step)
     scalars = tuple(jnp.asarray(value, jnp.float32) for value in values)
     return scalars[0] if len(scalars) == 1 else scalars
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
+from operator import add, le
 from types import MappingProxyType
 from typing import Any
 
@@ -27,18 +28,19 @@ MAX_STACK_VOCAB = 2**31 - 1
 """Stacked column ids are int32; the largest of them marks padding."""
 
 
-@dataclass
-class _OpenStack:
-    tables: list[Table] = field(default_factory=list)
-    vocab: int = 0
-    samples: int = 0
+def first_fit(sizes: Iterable[tuple[int, ...]], bounds: tuple[int, ...]) -> list[int]:
+    """Which place each of these takes: the first whose sums then stay within ``bounds``, or one more, whatever it is.
 
-    def fits(self, table: Table, vocab: int, samples: int, activation_bytes: int) -> bool:
-        return (
-            kind_of(self.tables[0]) == kind_of(table)
-            and self.vocab + vocab <= MAX_STACK_VOCAB
-            and table.padded_width * (self.samples + samples) * 4 <= activation_bytes
-        )
+    >>> first_fit([(3, 1), (2, 1), (9, 1), (1, 1)], bounds=(4, 2))
+    [0, 1, 2, 0]
+    """
+    filled, chosen = list[tuple[int, ...]](), []
+    for size in sizes:
+        sums = [tuple(map(add, held, size)) for held in filled]
+        at = next((k for k, whole in enumerate(sums) if all(map(le, whole, bounds))), len(filled))
+        filled[at : at + 1] = sums[at : at + 1] or [size]
+        chosen.append(at)
+    return chosen
 
 
 def padded_vocab(table: Table, shards: int) -> int:
@@ -340,20 +342,19 @@ def _groups(
     for feature in features:
         samples[feature.table.name] += sizes[feature.name] // shards if sizes else 0
     named = {table.name for group in by_hand for table in group}
-    stacks: list[_OpenStack] = []
+    kinds: dict[Any, list[tuple[Table, tuple[int, int]]]] = {}
     for table in (table for name, table in tables.items() if name not in named):
-        vocab, need = padded_vocab(table, shards), samples[table.name]
+        vocab, activations = padded_vocab(table, shards), 4 * table.padded_width * samples[table.name]
         if vocab > MAX_STACK_VOCAB:
             problem = f"a padded vocabulary of {vocab} rows does not fit a 32-bit column id"
             raise UnsupportedError(problem, where=f"table {table.name!r}", how="hash the ids into fewer rows")
-        home = next((o for o in stacks if table_stacking and o.fits(table, vocab, need, activation_bytes)), None)
-        if home is None:
-            stacks.append(home := _OpenStack())
-        home.tables.append(table)
-        home.vocab += vocab
-        home.samples += need
+        kinds.setdefault(kind_of(table) if table_stacking else table.name, []).append((table, (vocab, activations)))
+    stacks: dict[Any, list[Table]] = {}
+    for kind, alike in kinds.items():
+        for (table, _), at in zip(alike, first_fit((size for _, size in alike), (MAX_STACK_VOCAB, activation_bytes))):
+            stacks.setdefault((kind, at), []).append(table)
     use = {name: k for k, name in enumerate(tables)}
-    return sorted([*by_hand, *(o.tables for o in stacks)], key=lambda group: min(use[t.name] for t in group))
+    return sorted([*by_hand, *stacks.values()], key=lambda group: min(use[t.name] for t in group))
 
 
 def _in_buffers(

@@ -45,10 +45,18 @@ class Quantization:
         if self.low >= self.high:
             raise UsageError(f"low {self.low} is not below high {self.high}", where=where)
 
+    @property
+    def step(self) -> float:
+        """From one level to the next."""
+        return (self.high - self.low) / (self.num_buckets - 1)
+
+    def level(self, rows: Any, xp: Any) -> Any:
+        """The number of each row's nearest level, as a float; ``xp`` is numpy or jax.numpy."""
+        return xp.round((xp.clip(rows, self.low, self.high) - self.low) / self.step)
+
     def apply(self, rows: Any, xp: Any) -> Any:
-        """The rows as a lookup sees them; ``xp`` is numpy or jax.numpy."""
-        step = (self.high - self.low) / (self.num_buckets - 1)
-        return xp.round((xp.clip(rows, self.low, self.high) - self.low) / step) * step + self.low
+        """The rows as a lookup sees them."""
+        return self.level(rows, xp) * self.step + self.low
 
 
 COMBINERS = ("sum", "mean", "sqrtn")

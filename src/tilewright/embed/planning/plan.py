@@ -344,11 +344,6 @@ def unweighted(batch: Mapping[str, Any], stacking: Stacking) -> dict[str, Ragged
     return {name: replace(ragged, weights=None) for name, ragged in inputs.items()}
 
 
-def _counts(inputs: Inputs, stacking: Stacking, bad_ids: str) -> Longs:
-    """int64[stacks, 2, sources, S]: entries and distinct ids of every partition."""
-    return tally({name: ragged.as_input() for name, ragged in inputs.items()}, stacking, bad_ids).per_stack
-
-
 def permuted(ids: Longs, vocab: int) -> Longs:
     """Ids in 0 .. vocab - 1 mixed one to one: odd factors and shifts on the bits of the next power of two, again for
     what lands beyond the vocabulary (each id ends inside, for it began there).
@@ -398,14 +393,6 @@ def shuffled(batches: Sequence[Inputs]) -> list[dict[str, Ragged]]:
     return mixed
 
 
-def without_hottest(batch: Inputs, hot: Sequence[HotId], stacking: Stacking) -> dict[str, Ragged]:
-    """The batch without every stack's hottest id (the first in ``hot``)."""
-    hottest = {hot_id.stack: hot_id for hot_id in reversed(hot)}.values()
-    gone: dict[str, Longs] = {hot_id.table: np.array([hot_id.id]) for hot_id in hottest}
-    cold = without_hot({name: ragged.as_input() for name, ragged in batch.items()}, stacking.features, gone)
-    return ragged_inputs(cold, stacking, source_slices(stacking))
-
-
 # What other rotations of a stack's tables would do: table k's counts are turned by k times as many shards and added, no
 # id is counted again.
 
@@ -444,10 +431,12 @@ def skew_of(observed: Observed) -> Skew:
     now = _loads(observed, batches)
     fullest = [(group, int(now[group.name].received[0].argmax())) for group in stacking.groups]
     hot = [hot_id for group, shard in fullest for hot_id in _hottest_ids(group, stacking, batches, shard)]
-    others: dict[str, Iterable[Inputs]] = {
+    hottest = {hot_id.stack: hot_id for hot_id in reversed(hot)}.values()  # of each stack the first
+    gone: dict[str, Longs] = {hot_id.table: np.array([hot_id.id]) for hot_id in hottest}
+    others: dict[str, Iterable[Mapping[str, Any]]] = {
         "ids hashed": (hashed(batch, stacking) for batch in batches),
         "log shuffled": shuffled(batches),
-        "hottest id held apart": (without_hottest(batch, hot, stacking) for batch in batches),
+        "hottest id held apart": (without_hot(batch, stacking.features, gone) for batch in batches),
     }
     changed = {change: _loads(observed, inputs) for change, inputs in others.items()}
     remedies, alone = list[Remedy](), dict[str, Limits]()
@@ -469,10 +458,10 @@ def _used(stacking: Stacking, batches: Sequence[Inputs]) -> dict[str, tuple[int,
     return used
 
 
-def _loads(observed: Observed, batches: Iterable[Inputs]) -> dict[str, Loads]:
+def _loads(observed: Observed, batches: Iterable[Mapping[str, Any]]) -> dict[str, Loads]:
     loads = {name: Loads(work, observed.stacking.topology) for name, work in observed.work.items()}
     for batch in batches:
-        for of_stack, counts in zip(loads.values(), _counts(batch, observed.stacking, observed.bad_ids)):
+        for of_stack, counts in zip(loads.values(), tally(batch, observed.stacking, observed.bad_ids).per_stack):
             of_stack.add(counts)
     return loads
 
@@ -486,7 +475,7 @@ def _rotations(group: Stack, observed: Observed, batches: Sequence[Inputs]) -> t
     most, loads = np.zeros((len(order), 2), np.int64), dict[int, Loads]()
     for n, batch in enumerate(batches):
         own = {feature.name: batch[feature.name] for feature in group.features}
-        counts = _counts(own, alone, observed.bad_ids)[order]
+        counts = tally(own, alone, observed.bad_ids).per_stack[order]
         np.maximum(most, counts.max(axis=(2, 3)), out=most)
         if n == 0:
             loads = {step: Loads(work, topology) for step in rotations_to_try(counts[:, 0], now)}

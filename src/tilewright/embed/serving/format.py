@@ -139,8 +139,7 @@ def coding_of(table: Table, dtype: str, scale: str, largest: float) -> Coding:
             problem = f"its {quantization.num_buckets} levels of simulated quantisation do not fit {dtype}"
             how = f"train with num_buckets of at most {1 << bits}, or export another dtype"
             raise UsageError(problem, where=f"table {table.name!r}", how=how)
-        step = (quantization.high - quantization.low) / (quantization.num_buckets - 1)
-        numbers = (float(np.float32(number)) for number in (step, quantization.low, quantization.high))
+        numbers = (float(np.float32(n)) for n in (quantization.step, quantization.low, quantization.high))
         return Coding("levels", bits, table.width, *numbers)
     if scale == "row":
         return Coding("row", bits, table.width)

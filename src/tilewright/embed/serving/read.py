@@ -162,7 +162,7 @@ class Export:
         if all(inputs[name] is ragged for name, ragged in given.items()):
             problem = "the weights of a sample have no finite sum to divide by, or it is zero"
             raise UsageError(problem, where="lookup", how="leave such a sample empty, or give it other weights")
-        return self.lookup({name: ragged.as_input() for name, ragged in inputs.items()})
+        return self.lookup(inputs)
 
 
 _KEPT = 64

@@ -13,6 +13,7 @@ from llvmlite import ir
 from numba.core import cgutils as numba_code
 
 from tilewright.embed.host.arrays import Floats, Longs
+from tilewright.embed.host.reduce_kernels import divisor, ones_gain
 from tilewright.kernels import inner, njit
 from tilewright.kernels.vectors import (
     F32,
@@ -177,19 +178,18 @@ def _sound(feature: Any, low: Any, high: Any) -> Any:
 @inner()
 def _addresses(feature: Any, begin: Any, end: Any, rows: Any) -> Any:
     """Where the rows of the ids ``begin .. end`` are; False: some id is not in the table."""
-    sign, vocab, table, stride = np.int64(0), feature[_VOCAB], feature[_TABLE], feature[STRIDE]
     if feature[_WIDE] == 8:
-        ids = carray(to_longs(feature[_IDS]), (_ALL,))
-        for k in range(begin, end):
-            value = ids[k]
-            sign |= value | (vocab - 1 - value)
-            rows[k - begin] = table + stride * value
-    else:
-        narrow = carray(to_ints(feature[_IDS]), (_ALL,))
-        for k in range(begin, end):
-            value = np.int64(narrow[k])
-            sign |= value | (vocab - 1 - value)
-            rows[k - begin] = table + stride * value
+        return _places(_longs(feature[_IDS]), feature, begin, end, rows)
+    return _places(carray(to_ints(feature[_IDS]), (_ALL,)), feature, begin, end, rows)
+
+
+@inner()
+def _places(ids: Any, feature: Any, begin: Any, end: Any, rows: Any) -> Any:
+    sign, vocab, table, stride = np.int64(0), feature[_VOCAB], feature[_TABLE], feature[STRIDE]
+    for k in range(begin, end):
+        value = np.int64(ids[k])
+        sign |= value | (vocab - 1 - value)
+        rows[k - begin] = table + stride * value
     return sign >= 0
 
 
@@ -198,26 +198,15 @@ def _gains(feature: Any, begin: Any, end: Any, gains: Any) -> Any:
     """The gains of one sample's ids, and bytes from one to the next (0: all have the first); -1: no divisor."""
     count, combiner = end - begin, feature[_COMBINER]
     if feature[_WEIGHTS] == 0:
-        gains[0] = np.float32(1)
-        if combiner == 1 and count > 0:
-            gains[0] = np.float32(1) / np.float32(count)
-        elif combiner == 2 and count > 0:
-            gains[0] = np.float32(1) / np.sqrt(np.float32(count))
+        gains[0] = ones_gain(combiner, max(count, 1))
         return 0
-    weights, total = _floats(feature[_WEIGHTS]), np.float32(0)
-    for k in range(count):
-        weight = weights[begin + k]
-        gains[k] = weight
-        if combiner == 2:
-            total = np.float32(np.float64(total) + np.float64(weight) * np.float64(weight))
-        else:
-            total += weight
+    weights, by = _floats(feature[_WEIGHTS]), np.float32(1)
     if combiner and count:
-        divisor = np.sqrt(total) if combiner == 2 else total
-        if divisor == 0 or not np.isfinite(divisor):
+        by = divisor(weights, begin, end, combiner == 2)
+        if by == 0 or not np.isfinite(by):
             return -1
-        for k in range(count):
-            gains[k] = gains[k] / divisor
+    for k in range(count):
+        gains[k] = weights[begin + k] / by
     return 4
 
 

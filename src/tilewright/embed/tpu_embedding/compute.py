@@ -185,7 +185,7 @@ def activations(
         found = table.at[exchanged(asked.rows, layout)].get(mode="clip")
         found = exchanged(found if quantization is None else _levels(found, quantization), layout)
         if quantization is not None:  # the levels' values: together :meth:`Quantization.apply`
-            found = found.astype(jnp.float32) * _step(quantization) + quantization.low
+            found = found.astype(jnp.float32) * quantization.step + quantization.low
         found = found.transpose(1, 0, 2, 3, 4)
         of_source = jax.tree.map(lambda value: value.transpose(1, 0, 2, 3), asked)
         weighted = jnp.where(of_source.there[..., None], of_source.gains[..., None] * found, 0)
@@ -199,13 +199,9 @@ def activations(
 
 def _levels(rows: jax.Array, quantization: Quantization) -> jax.Array:
     """The numbers of the levels, in one byte where they fit: what travels, as on the chip."""
-    low, step = quantization.low, _step(quantization)
     fitting = (kind for kind, bits in ((jnp.uint8, 8), (jnp.uint16, 16)) if quantization.num_buckets <= 1 << bits)
-    return jnp.round((jnp.clip(rows, low, quantization.high) - low) / step).astype(next(fitting, jnp.uint32))
-
-
-def _step(quantization: Quantization) -> float:
-    return (quantization.high - quantization.low) / (quantization.num_buckets - 1)
+    levels: jax.Array = quantization.level(rows, jnp).astype(next(fitting, jnp.uint32))
+    return levels
 
 
 def trained(

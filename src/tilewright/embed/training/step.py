@@ -13,8 +13,8 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tilewright.embed.device.batch import DeviceBatch
-from tilewright.embed.device.state import EmbeddingState, HotState, lookup_hot, put_hot, take_hot, update_hot
-from tilewright.embed.device.step import lookup, step_batch, update
+from tilewright.embed.device.state import EmbeddingState, HotState, put_hot, take_hot
+from tilewright.embed.device.step import lookup, lookup_hot, step_batch, update, update_hot
 from tilewright.embed.host.arrays import Longs
 from tilewright.embed.host.batch import HostBatch
 from tilewright.embed.host.tables import HotEntries
