@@ -152,10 +152,13 @@ class Placed:
 
     def _brought_in(self) -> Iterator[str]:
         """What a compiler brings in between calls, as it is or in another type and order: both sides of a dot, the
-        weights of a convolution, the table of a gather; nothing that only the vector unit reads.
+        weights of a convolution, a table of whole rows; nothing that only the vector unit reads.
         """
         taken = {**dict.fromkeys(DOTS, slice(2)), "convolution": slice(1, 2), "gather": slice(1)}
         for op in self.operations:
+            rows, table = op.integers("slice_sizes")[1:], self.operand_tiles(op)[:1]
+            if plain_opcode(op.opcode) == "gather" and any(rows != tiles.shape[1:] for tiles in table):
+                continue
             for name in op.operands[taken.get(plain_opcode(op.opcode), slice(0))]:
                 while name in self.through and plain_opcode(self.by_name[name].opcode) in _SAME:
                     name = self.by_name[name].operands[0]

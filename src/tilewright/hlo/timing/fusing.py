@@ -128,18 +128,14 @@ class Fusing(Placed):
         return [*self.copied.get(op.name, ()), *[again] * (self.times_returned[op.name] - 1)]
 
     def _add_copies(self, op: Operation, runs: int, of_operands: bool) -> float:
-        """The rows of copies that are apart, of what an operation takes or of what it gives; their megabytes."""
+        """The rows of the copies of what an operation takes, or of what it gives; their megabytes."""
         streamed = 0.0
         for copy in self._copies(op):
-            if self._is_apart(op, copy) and (copy.operands[0] in op.operands) == of_operands:
+            if (copy.operands[0] in op.operands) == of_operands:
                 run = self._copied(op, copy)
                 self._add(copy if copy.name != op.name else replace(copy, name=f"{op.name}.copy"), run, runs)
                 streamed += run.megabytes
         return streamed
-
-    def _is_apart(self, op: Operation, copy: Operation) -> bool:
-        """Whether a copy is a row of its own: of a Pallas kernel's arrays, and of an argument that is changed."""
-        return plain_opcode(op.opcode) in ("custom-call", "while") or self._is_kept(op, copy)
 
     @staticmethod
     def _is_kept(op: Operation, copy: Operation) -> bool:
@@ -311,13 +307,7 @@ class Fusing(Placed):
         asked, early, resident, starts = self._asked(op)
         if asked.work.unknown:
             raise NoTime(asked.work.unknown[0])
-        run = run_of(self.chip, kind, asked, starts * self.chip.kernel["near_launch_us"], resident)
-        for turned in self._copies(op):
-            if self._is_apart(op, turned):
-                continue
-            copy = self._copied(op, turned)
-            run.us, run.megabytes = run.us + copy.us, run.megabytes + copy.megabytes
-        return run, early
+        return run_of(self.chip, kind, asked, starts * self.chip.kernel["near_launch_us"], resident), early
 
     def _copied(self, op: Operation, turned: Operation) -> Run:
         """What turns an operand of a kernel before it, or its result behind it, or keeps an argument."""
