@@ -449,3 +449,49 @@ def test_bodies_that_say_the_same_are_alike():
     assert [alike[f"body.{k}"].name for k in range(3)] == ["body.0", "body.0", "body.2"]
     first, second, _ = estimate(load(LAYERS), "tpu-v6e").rows
     assert first.seconds == second.seconds > 0
+
+
+PRECISE = """func.func @main(%a: tensor<4096x4096x{type}>, %b: tensor<4096x4096x{type}>) -> tensor<4096x4096x{result}> {{
+  %0 = stablehlo.dot_general %a, %b, contracting_dims = [1] x [0]{precision}
+    : (tensor<4096x4096x{type}>, tensor<4096x4096x{type}>) -> tensor<4096x4096x{result}>
+  return %0 : tensor<4096x4096x{result}>
+}}"""
+SCHEDULED = """HloModule m, is_scheduled=true
+
+ENTRY e {{
+  a = {type}[4096,4096]{{1,0:T(8,128)}} parameter(0)
+  b = {type}[4096,4096]{{1,0:T(8,128)}} parameter(1)
+  ROOT c = {result}[4096,4096]{{1,0:T(8,128)}} convolution(a, b), dim_labels=bf_io->bf{precision}
+}}"""
+
+
+@pytest.mark.parametrize(
+    ("chip", "kind", "precision", "times"),
+    [
+        ("tpu-v6e", "f32", "HIGHEST", 6),
+        ("tpu-v5p", "f32", "HIGH", 3),
+        ("tpu-v6e", "bf16", "HIGHEST", 1),  # bfloat16 has no parts
+        ("tpu-v6e", "i8", "", 0.5),
+        ("tpu-v5e", "i8", "", 0.5),
+        ("tpu-v4", "i8", "", 1),  # no peak of it is stated
+        ("tpu-7x", "f8E5M2", "", 0.5),
+        ("tpu-v6e", "f8E5M2", "", 1),
+    ],
+)
+def test_a_product_passes_as_often_as_its_type_and_precision_say(chip, kind, precision, times):
+    result = {"i8": "i32"}.get(kind, kind)
+    asked = f", precision = [{precision}, {precision}]" if precision else ""
+    text = PRECISE.format(type=kind, result=result, precision=asked)
+    hlo = {"i8": "s8", "i32": "s32", "f8E5M2": "f8e5m2"}
+    asked = f", operand_precision={{{precision.lower()},{precision.lower()}}}" if precision else ""
+    dump = SCHEDULED.format(type=hlo.get(kind, kind), result=hlo.get(result, result), precision=asked)
+    plain = (
+        PRECISE.format(type="bf16", result="bf16", precision=""),
+        SCHEDULED.format(type="bf16", result="bf16", precision=""),
+    )
+    for own, other in zip((text, dump), plain):
+        step, base = estimate(load(own), chip), estimate(load(other), chip)
+        assert step.rows[0].bound == "matrix" or times < 1
+        assert step.device_seconds / base.device_seconds == pytest.approx(
+            times, rel=0.35 if times < 1 else 0.2
+        )  # the rest streams beside

@@ -114,6 +114,12 @@ class MatrixUnits:
     fp8_ops_per_second: int = 0
     int4_ops_per_second: int = 0
 
+    @property
+    def rates(self) -> dict[str, float]:
+        """How many times as fast as in bf16 products pass in ``int8`` and ``fp8``; 1 where that is not stated."""
+        stated = {"int8_rate": self.int8_ops_per_second, "fp8_rate": self.fp8_ops_per_second}
+        return {name: max(1.0, peak / max(1, self.bf16_ops_per_second)) for name, peak in stated.items()}
+
 
 @dataclass(frozen=True)
 class SimtCore:
@@ -418,7 +424,7 @@ def _by_clock(
         unit, factor = units.get(end, ("", 1.0))
         made[key.removesuffix(end) + unit] = value * factor, source
     rows = matrix.bf16_ops_per_second / (2e9 * chip["ghz"] * matrix.units * matrix.rows * matrix.columns)
-    figures = {"side": matrix.rows, "units": matrix.units, "rows_per_cycle": round(rows)}
+    figures = {"side": matrix.rows, "units": matrix.units, "rows_per_cycle": round(rows), **matrix.rates}
     return made | {key: (float(value), "not fitted: published, as in [matrix]") for key, value in figures.items()}
 
 

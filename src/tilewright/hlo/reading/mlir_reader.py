@@ -70,6 +70,7 @@ _PADDING_KEYS = ("low", "high", "interior")
 _DOT = re.compile(r"\b(batching|contracting)_dims\s*=\s*\[([\d,\s]*)\]\s*x\s*\[([\d,\s]*)\]")
 _DOT_GENERIC = re.compile(r"\b([lr]hs)_(batching|contracting)_dimensions\s*=\s*\[([\d,\s]*)\]")
 _DOT_KEYS = {"batching": "batch_dims", "contracting": "contracting_dims"}
+_PRECISION = re.compile(r"\bprecision(?:_config)?\s*=\s*\[([^\]]*)\]")
 _LABELS = re.compile(r"\[([\w,\s]+)\]\s*x\s*\[([\w,\s]+)\]\s*->\s*\[([\w,\s]+)\]")
 _GROUP_COUNTS = re.compile(r"\b(feature_group_count|batch_group_count)\s*=\s*(\d{1,9})")
 _WINDOW = re.compile(rf"\b(stride|window_strides|lhs_dilate|lhs_dilation|rhs_dilate|rhs_dilation)\s*=\s*{_I64S}")
@@ -109,7 +110,13 @@ def _dot(text: str) -> dict[str, str]:
     """Dims under HLO's names: ``lhs_contracting_dims`` ..., from the printed or the generic form."""
     parts = [(f"{side}_{_DOT_KEYS[m[1]]}", m[k]) for m in _DOT.finditer(text) for k, side in ((2, "lhs"), (3, "rhs"))]
     parts = parts or [(f"{m[1]}_{_DOT_KEYS[m[2]]}", m[3]) for m in _DOT_GENERIC.finditer(text)]
-    return {key: "{" + dims.replace(" ", "") + "}" for key, dims in parts}
+    return {key: "{" + dims.replace(" ", "") + "}" for key, dims in parts} | _precision(text)
+
+
+def _precision(text: str) -> dict[str, str]:
+    """``operand_precision={highest,highest}`` where a product asks for more than the default."""
+    words = re.findall(r"\b(HIGHEST|HIGH|DEFAULT)\b", match[1]) if (match := _PRECISION.search(text)) else []
+    return {"operand_precision": "{" + ",".join(words).lower() + "}"} if {*words} - {"DEFAULT"} else {}
 
 
 _LEFT_DIMS = re.compile(r"\(\s*tensor<((?:(?:\d+|\?)x)*)|:\s*\(?\s*tensor<((?:(?:\d+|\?)x)*)")
@@ -119,7 +126,8 @@ def _matrix_product(text: str) -> dict[str, str]:
     """The older dot: the left operand's last dim with the right one's first."""
     left = _LEFT_DIMS.search(text)
     rank = (left[1] or left[2] or "").count("x") if left else 0
-    return {"lhs_contracting_dims": f"{{{rank - 1}}}", "rhs_contracting_dims": "{0}"} if rank else {}
+    dims = {"lhs_contracting_dims": f"{{{rank - 1}}}", "rhs_contracting_dims": "{0}"} if rank else {}
+    return dims | _precision(text)
 
 
 def _convolution(text: str) -> dict[str, str]:
@@ -132,7 +140,8 @@ def _convolution(text: str) -> dict[str, str]:
     if pads := _PADS.search(text):
         pairs = re.findall(r"\[([-\d,\s]+)\]", pads[1])
         words["pad"] = "x".join(pair.replace(" ", "").replace(",", "_") for pair in pairs)
-    return convolution_attributes(f"{images}_{kernel}->{result}", words, dict(_GROUP_COUNTS.findall(text)))
+    found = convolution_attributes(f"{images}_{kernel}->{result}", words, dict(_GROUP_COUNTS.findall(text)))
+    return found | _precision(text)
 
 
 def _pad(text: str) -> dict[str, str]:

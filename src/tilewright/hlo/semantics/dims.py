@@ -36,6 +36,17 @@ def matrix_type(op: Operation) -> str:
     return kinds.pop() if len(kinds) == 1 else "bf16"
 
 
+def matrix_passes(op: Operation) -> int:
+    """How often a product passes the matrix unit: of float32 3 times where HIGH precision is asked for, HIGHEST 6.
+
+    Such a product is made of those of its operands' parts in bfloat16; by default the first parts alone count.
+    """
+    asked = op.attributes.get("operand_precision", "")
+    if not asked or not all(shape.startswith("f32") for shape in op.operand_shapes[:2]):
+        return 1
+    return 6 if "highest" in asked else 3 if "high" in asked else 1
+
+
 def gathered_rows(op: Operation, indices: Shaped, result: Shaped) -> int:
     """How many slices a gather takes: by the sizes of a slice, or where they are not said, by its indices."""
     sizes = op.integers("slice_sizes")

@@ -18,7 +18,7 @@ from tilewright.hlo.program import Operation
 from tilewright.hlo.semantics.dims import matrix_type, product_sizes
 from tilewright.hlo.semantics.tiles import Tiles
 from tilewright.hlo.timing.row import Run
-from tilewright.hlo.timing.work import REGISTER_MB, matrix_us
+from tilewright.hlo.timing.work import REGISTER_MB, matrix_us, passes_of
 from tilewright.targets import TimeConstants
 
 WINDOW_TILES = 128
@@ -71,6 +71,7 @@ def _kind_and_run(
     larger, along = max(zip(operands[:2], depth_dims, strict=True), key=lambda each: each[0].megabytes)
     fill = None if sizes[0] > 1 else 0.0  # the squares of one product load while rows pass those before them
     matrix = sizes[0] * matrix_us(mechanisms["kernel"], *sizes[1:], fill) / c["efficiency"]
+    matrix *= passes_of(mechanisms["kernel"], op)
     run = _product(c, operands, result, sizes, matrix, larger.minor_to_major[:1] == (along,))
     run.flops, run.depth, run.lane = {matrix_type(op): 2 * prod(sizes)}, sizes[-1], "matrix"
     return kind, run

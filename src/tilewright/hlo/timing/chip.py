@@ -175,7 +175,7 @@ def _scaled(measured: Target, machine: Target) -> Mapping[str, TimeConstants]:
             values[name] = min(values[name], _near_bytes(machine) / MEGA)
         if "ghz" in values and machine.matrix:
             values |= {"ghz": values["ghz"] * clock, "side": float(machine.matrix.rows)}
-            values["units"] = float(machine.matrix.units)
+            values |= {"units": float(machine.matrix.units), **machine.matrix.rates}
         scaled[mechanism] = TimeConstants(MappingProxyType(values), seen=constants.seen)
     return MappingProxyType(scaled)
 

@@ -26,7 +26,7 @@ from tilewright.hlo.timing.chip import Chip
 from tilewright.hlo.timing.kernels import TARGET, Kernels
 from tilewright.hlo.timing.row import NoTime, Run, flops_of, run_of, timed, untimed
 from tilewright.hlo.timing.step import TimeRow
-from tilewright.hlo.timing.work import LANES, REGISTER, SORTS, Asked, Windows, Work, add_operation
+from tilewright.hlo.timing.work import LANES, REGISTER, SORTS, Asked, Windows, Work, add_operation, passes_of
 
 _WITH_BODIES = SORTS | COLLECTIVES | {"reduce", "reduce-window", "scatter", "select-and-scatter", "map"}
 """Operations whose kernel is known beside the computation that they call."""
@@ -242,7 +242,8 @@ class Fusing(Placed):
                 continue
             of_groups = of == "ragged-dot"
             if of_groups and (blocks := GroupedBlocks.of(member, operands, self.tiles[name], self.chip.machine)):
-                asked.work.matrix_us += self.chip.matrix_us(*blocks.shape) / (_SUMMED if blocks.sums else _GROUPED)
+                us = self.chip.matrix_us(*blocks.shape) / (_SUMMED if blocks.sums else _GROUPED)
+                asked.work.matrix_us += us * passes_of(self.chip.kernel, member)
                 asked.work.products[matrix_type(member)] += product_flops(member, operands, self.tiles[name]) or 0
                 asked.again, steps = asked.again + blocks.again, blocks.steps
                 continue

@@ -11,7 +11,7 @@ from math import prod
 from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.opcodes import ELEMENTWISE, MOVES_ONLY, PRODUCTS, TRANSCENDENTAL, WRITTEN_OUT
 from tilewright.hlo.program import Operation
-from tilewright.hlo.semantics.dims import gathered_rows, matrix_type, product_flops, product_sizes
+from tilewright.hlo.semantics.dims import gathered_rows, matrix_passes, matrix_type, product_flops, product_sizes
 from tilewright.hlo.semantics.tiles import Tiles
 from tilewright.targets import TimeConstants
 
@@ -44,6 +44,12 @@ def matrix_us(constants: TimeConstants, rows: int, columns: int, depth: int, fil
 
     cycles = min(passes(rows, columns), passes(columns, rows)) / constants["rows_per_cycle"] / constants["units"]
     return cycles / constants["ghz"] / 1e3
+
+
+def passes_of(constants: TimeConstants, op: Operation) -> float:
+    """How many times as long as one of bfloat16 a product takes: passes of float32, or the quicker ones of its type."""
+    kind = matrix_type(op)
+    return matrix_passes(op) if kind == "bf16" else 1 / constants[f"{kind}_rate"]
 
 
 REGISTER, LANES = 1024, 128
@@ -170,7 +176,8 @@ def add_operation(
         if batch > 1 and 1 in (height, columns):  # a product and a sum of the vector unit
             work.registers += batch * height * columns * depth * each * (1 + constants["sum_ops"])
             return
-        work.matrix_us += batch * matrix_us(constants, height, columns, depth) / constants["efficiency"]
+        us = batch * matrix_us(constants, height, columns, depth) / constants["efficiency"]
+        work.matrix_us += us * passes_of(constants, op)
     elif name in ("gather", "scatter"):
         rows = gathered_rows(op, operands[1] if len(operands) > 1 else result, result)
         sizes = op.integers("slice_sizes")
