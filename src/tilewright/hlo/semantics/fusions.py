@@ -398,7 +398,7 @@ class Fusions:
 
     def kernels(self) -> Sequence[Operation]:
         """The operations that write, each with the written arrays that it reads."""
-        outer = {name: shape for op in self.operations[::-1] for name, shape in zip(op.operands, op.operand_shapes)}
+        shapes = {name: shape for op in self.operations[::-1] for name, shape in zip(op.operands, op.operand_shapes)}
         few: dict[str, tuple[str, ...]] = {}  # what values in kernels are made of, where that is not much
         found = []
         for op in self.operations:
@@ -410,7 +410,7 @@ class Fusions:
                 continue
             alone = [op.operands] if self.kind[op.name] in _INSIDE else [(name,) for name in op.operands]
             operands = tuple([name for names in alone for name in self._made_of(names, few)])
-            told = tuple([self.by_name[name].shape if name in self.by_name else outer[name] for name in operands])
+            told = tuple([shapes.get(name, "") for name in operands])
             found += self._laid_out(replace(op, operands=operands, operand_shapes=told))
         return found
 
