@@ -177,7 +177,7 @@ The dump of gpt2 repeated behind itself, every time with names, fusions and size
 whose layers are unrolled, as JAX lowers it. On
 {machine};
 measured processor seconds of one thread. Bars: 1 s and 8 s, reading the text included. StableHLO takes longer, as what
-the compiler makes of it is predicted first: its 10,000 operations are within the bar, its 100,000 are not.
+the compiler makes of it is predicted first: 100,000 operations of it are not within the bar.
 
 {speed}
 

@@ -451,7 +451,8 @@ def test_bodies_that_say_the_same_are_alike():
     assert first.seconds == second.seconds > 0
 
 
-PRECISE = """func.func @main(%a: tensor<4096x4096x{type}>, %b: tensor<4096x4096x{type}>) -> tensor<4096x4096x{result}> {{
+PRECISE = """func.func @main(
+    %a: tensor<4096x4096x{type}>, %b: tensor<4096x4096x{type}>) -> tensor<4096x4096x{result}> {{
   %0 = stablehlo.dot_general %a, %b, contracting_dims = [1] x [0]{precision}
     : (tensor<4096x4096x{type}>, tensor<4096x4096x{type}>) -> tensor<4096x4096x{result}>
   return %0 : tensor<4096x4096x{result}>
