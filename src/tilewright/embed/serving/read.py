@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tilewright.embed.host.arrays import Floats, Longs, recycled
+from tilewright.embed.host.arrays import Bytes, Floats, Longs, recycled
 from tilewright.embed.host.inputs import BAD_IDS, Ragged, check_choice, normalise
 from tilewright.embed.model.tables import COMBINERS
-from tilewright.embed.serving.format import Bytes, Header, StoredRows, check_sums, read_header
+from tilewright.embed.serving.format import Header, StoredRows, check_sums, read_header
 from tilewright.embed.serving.sum_kernels import DESCRIBED, IDS_IN_ALL, KINDS, OUT, STRIDE, serve
 from tilewright.errors import UsageError
 from tilewright.kernels.threads import run_all, thread_count
