@@ -57,6 +57,7 @@ class Export:
     path: str
     header: Header
     rows: Mapping[str, Bytes] = field(repr=False)
+    _calls: dict[Any, _Call] = field(default_factory=dict, repr=False, init=False)
 
     @cached_property
     def stored(self) -> dict[str, StoredRows]:
@@ -104,10 +105,6 @@ class Export:
         wrong = _served(described, numbers, moved)
         del keep  # until here the ids are in use
         return self._mended(batch, bad_ids) if wrong >= 0 else outs
-
-    @cached_property
-    def _calls(self) -> dict[Any, _Call]:
-        return {}
 
     def _prepared(self, names: tuple[str, ...], wide: int, shapes: tuple[tuple[int, int], ...]) -> _Call:
         """What calls with such inputs have in common; the last few are remembered."""
