@@ -116,18 +116,6 @@ def _number(frame: Any, i: Any) -> Any:
 
 
 @inner()
-def _floats(buffer: Any) -> Any:
-    """A buffer as float32[elements]."""
-    return carray(to_floats(data(buffer)), (size(buffer),))
-
-
-@inner()
-def _ints(buffer: Any) -> Any:
-    """A buffer as int32[elements]."""
-    return carray(to_ints(data(buffer)), (size(buffer),))
-
-
-@inner()
 def _row(address: Any, width: Any) -> Any:
     return carray(to_floats(address), (width,))
 
@@ -198,12 +186,12 @@ def _sum_rows(to: Any, table: Any, stride: Any, rows: Any, gains: Any, begin: An
 @inner()
 def _lookup(frame: Any, part: Any, parts: Any) -> None:
     """One thread's share of a lookup: samples are split into ``parts``."""
-    table, ends = operand(frame, 0), _ints(operand(frame, 1))
+    table, ends = operand(frame, 0), _numbers(data(operand(frame, 1)))
     lists, per_device = dim(operand(frame, 1), 0), _number(frame, 0)
     of_table, stride = data(table), 4 * dim(table, 1)
-    entries, samples = size(operand(frame, 2)) // lists, len(ends) // lists
+    entries, samples = size(operand(frame, 2)) // lists, dim(operand(frame, 1), 1)
     sources = lists * per_device
-    per_source, first_sample = len(ends) // sources, 0
+    per_source, first_sample = samples // per_device, 0
     for feature in range(load_word(frame + RESULTS + COUNT, 0)):
         out = result(frame, feature)
         count, width = dim(out, 0) // sources, dim(out, 1)
@@ -425,7 +413,8 @@ def _update(frame: Any, part: Any, parts: Any) -> None:
     Every list is sorted by row, so the least row of all cursors is next.
     """
     arrays, columns, optimizer, shift = _number(frame, 0), _number(frame, 1), _number(frame, 2), _number(frame, 3)
-    table, rates, places = operand(frame, 0), _floats(operand(frame, arrays)), operand(frame, arrays + 1)
+    table, given_rates, places = operand(frame, 0), operand(frame, arrays), operand(frame, arrays + 1)
+    rates = _row(data(given_rates), size(given_rates))
     shards, height, padded = dim(table, 0), dim(table, 1), dim(table, 2)
     count, per_shard = dim(places, 0), dim(places, 2)
     given, per_list = arrays + 2, shards * per_shard

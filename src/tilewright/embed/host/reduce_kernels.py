@@ -100,15 +100,6 @@ def pack_places(values: Ids, begin: Index, end: Index, offset: Index, form: Form
 
 
 @inner()
-def label_sample(keys: Keys, begin: Index, end: Index, payload: Index, combiner: Index, of_sample: Floats) -> None:
-    """Give the keys ``begin .. end``, which are one sample's, their payload, and the sample its gain."""
-    for k in range(begin, end):
-        keys[k] |= np.uint64(payload)
-    if end > begin:
-        of_sample[payload] = ones_gain(combiner, end - begin)
-
-
-@inner()
 def pack_weighted(
     inputs: Inputs, begin: Index, end: Index, sample: Index, offset: Index, form: Form, n: Index, room: Room
 ) -> Index:
@@ -253,7 +244,10 @@ def _pack_feature(
     for i in range(samples):
         begin, end = _bound(offsets, feature, first + i), _bound(offsets, feature, first + i + 1)
         if weights.size == 0:
-            label_sample(keys, n, n + end - begin, payload + i, form[6], of_sample)
+            for k in range(n, n + end - begin):
+                keys[k] |= np.uint64(payload + i)
+            if end > begin:
+                of_sample[payload + i] = ones_gain(form[6], end - begin)
             n += end - begin
             continue
         n = pack_weighted(inputs, begin + value_base, end + value_base, sample_base + i, offset, form, n, room)

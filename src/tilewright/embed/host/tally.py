@@ -198,7 +198,6 @@ class SortUnit:
     features: tuple[Feature, ...]
     numbers: tuple[int, ...]
     tables: Longs
-    positions: int
 
 
 def _unit(stack: Stack, placements: list[TablePlacement]) -> SortUnit:
@@ -211,7 +210,7 @@ def _unit(stack: Stack, placements: list[TablePlacement]) -> SortUnit:
     division, combiner = ((1 << shift) // shards + 1, shift), COMBINERS.index(first.table.combiner)
     numbers = (shards, rows, *division, combiner, first.row_offset, (rows * shards - 1).bit_length())
     tables = [(p.table.vocab, p.rotation, p.row_offset - first.row_offset) for _, p in users]
-    return SortUnit(stack.name, tuple(f for f, _ in users), numbers, np.array(tables, np.int64), rows * shards)
+    return SortUnit(stack.name, tuple(f for f, _ in users), numbers, np.array(tables, np.int64))
 
 
 def _tables_per_unit(ids: int, tables: int, partitions: int) -> int:
@@ -299,7 +298,8 @@ def _make_schedule(
     ends = np.cumsum(sizes.reshape(-1)).reshape(sizes.shape)
     total = int(ends[-1, -1])
     means = sizes.mean(axis=1).tolist()  # about _GROUP ids are sorted together, and positions stay within 32 bits
-    most = [min(sizes.shape[1], _GROUP // max(1, mean), 2**32 // u.positions) for u, mean in zip(units, means)]
+    room = [2**32 // (unit.numbers[0] * unit.numbers[1]) for unit in units]
+    most = [min(sizes.shape[1], _GROUP // max(1, mean), n) for n, mean in zip(room, means)]
     groups = [int(max(1, slices_)) for slices_ in most]
     widths = {s.name: sum(slices.size(inputs[f.name]) for f in s.features) for s in stacking.groups}
     samples = [widths[unit.stack] for unit in units]

@@ -6,16 +6,11 @@ is the same on every machine and in every version.
 
 from __future__ import annotations
 
-from typing import TypeAlias
-
 import numpy as np
-from numpy.typing import NDArray
 
+from tilewright.embed.host.arrays import Bytes, Ints, Longs
 from tilewright.kernels import inner, njit
 
-Bytes: TypeAlias = NDArray[np.uint8]
-Longs: TypeAlias = NDArray[np.int64]
-Ids: TypeAlias = NDArray[np.int32]
 _RETURN, _SPACE, _QUOTE = 13, 32, 34
 
 
@@ -43,7 +38,7 @@ def _finish(h: np.uint64, vocab: int) -> np.int64:
 
 
 @njit(cache=True, nogil=True)
-def hash_texts(data: Bytes, offsets: Longs, vocab: int, trimmed: bool, out: Ids) -> None:
+def hash_texts(data: Bytes, offsets: Longs, vocab: int, trimmed: bool, out: Ints) -> None:
     """Text k is ``data[offsets[k]:offsets[k + 1]]``, ``trimmed``: without blanks and quotes around it; none is id 0."""
     for k in range(out.shape[0]):
         start, end = offsets[k], offsets[k + 1]
@@ -56,7 +51,7 @@ def hash_texts(data: Bytes, offsets: Longs, vocab: int, trimmed: bool, out: Ids)
 
 
 @njit(cache=True, nogil=True)
-def hash_numbers(values: Longs, vocab: int, out: Ids) -> None:
+def hash_numbers(values: Longs, vocab: int, out: Ints) -> None:
     """MurmurHash3's finaliser of every number, into 1 .. vocab - 1."""
     for k in range(out.shape[0]):
         out[k] = _finish(np.uint64(values[k]), vocab)

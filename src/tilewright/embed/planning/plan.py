@@ -37,7 +37,6 @@ from tilewright.embed.planning.types import (
     Remedy,
     Savings,
     Skew,
-    Traffic,
     given_fields,
     stack_plans,
 )
@@ -156,7 +155,9 @@ def plan(
         skew=skew,
         savings=savings_of(observed, skew.alone, today),
     )
-    return replace(made, feeding=feeding_of(observed, limits, made.traffic))
+    once = partial(preprocess, stacking=stacking, limits=limits, overflow="drop", bad_ids=bad_ids)
+    host = min(timeit(partial(once, batch), number=1) for batch in observed.sample[:4] * 2)
+    return replace(made, feeding=Feeding(host, thread_count(), round(made.traffic.hbm_bytes), made.traffic.waited))
 
 
 @contextmanager
@@ -544,10 +545,3 @@ def buffer_bytes(stacking: Stacking, limits: Mapping[str, Limits]) -> int:
     shards, per_device = stacking.topology.sparsecores, stacking.topology.sparsecores_per_device
     slots = sum(slots_per_device(limit.max_ids_per_partition, shards, per_device) for limit in limits.values())
     return 12 * slots + 4 * len(limits) * pointers_per_device(shards, per_device)
-
-
-def feeding_of(observed: Observed, limits: Mapping[str, Limits], traffic: Traffic) -> Feeding:
-    """The least seconds in which this host preprocessed a replayed batch, beside what a step takes on the chip."""
-    made = partial(preprocess, stacking=observed.stacking, limits=limits, overflow="drop", bad_ids=observed.bad_ids)
-    times = [timeit(partial(made, batch), number=1) for batch in observed.sample[:4] * 2]
-    return Feeding(min(times), thread_count(), round(traffic.hbm_bytes), traffic.waited)

@@ -22,7 +22,7 @@ from tilewright.embed.host.tally import complaint, planned, room_for
 from tilewright.embed.logs.log import Log, log_part, part_rows
 from tilewright.embed.model.stacking import ACTIVATION_BYTES, Stacking, stack
 from tilewright.embed.model.tables import Feature, Limits, Topology, count
-from tilewright.embed.planning.confidence import HELD_OUT, Confidence, confidence_in, log_chance
+from tilewright.embed.planning.confidence import HELD_OUT, confidence_in, log_chance
 from tilewright.embed.planning.plan import naming_batch
 from tilewright.embed.planning.result import Plan
 from tilewright.embed.planning.types import given_fields, stack_plans
@@ -349,7 +349,10 @@ def plan_pod(
             count_locally(source, peaks, told)
         if not peaks.batches:
             raise UsageError("no batches", where="plan", how="give at least one batch")
-        sizes, confidence, observed = peaks.sizes, confidence_of(peaks, headroom), peaks.limits()
+        sizes, observed, shape_of = peaks.sizes, peaks.limits(), (-1, *peaks.most.shape)
+        judges = np.array(list(peaks.held_out.values()) if peaks.learnt_batches else [], np.int64).reshape(shape_of)
+        counted = peaks.most, peaks.second, peaks.holder
+        confidence = confidence_in(peaks.batches, counted, peaks.learnt, judges, headroom)
         limits = {name: limit.with_headroom(headroom) for name, limit in observed.items()}
         entries, unique = (dict(zip(stacking.stacks, kind)) for kind in peaks.totals.T.tolist())
         partitions = peaks.batches * topology.sparsecores**2
@@ -365,14 +368,6 @@ def plan_pod(
         batches=peaks.batches,
         confidence=confidence,
     )
-
-
-def confidence_of(peaks: PartitionPeaks, headroom: float = 0.0) -> Confidence:
-    """How often fresh batches exceed limits learnt from such batches, with the headroom given."""
-    judges = np.array(list(peaks.held_out.values()), np.int64).reshape(-1, *peaks.most.shape)
-    judges = judges if peaks.learnt_batches else judges[:0]
-    fullest = peaks.most, peaks.second, peaks.holder
-    return confidence_in(peaks.batches, fullest, peaks.learnt, judges, headroom)
 
 
 # Limits without a log: ids as a good hash would spread them, so that partitions are balls thrown into bins.

@@ -30,9 +30,8 @@ from typing import Any, BinaryIO
 
 import ml_dtypes
 import numpy as np
-from numpy.typing import NDArray
 
-from tilewright.embed.host.arrays import Floats
+from tilewright.embed.host.arrays import Bytes, Floats
 from tilewright.embed.model.tables import COMBINERS, Table
 from tilewright.errors import UsageError
 from tilewright.reading import parse, table_of, typed
@@ -44,7 +43,6 @@ SCALES = ("row", "table")
 ENCODINGS = ("bf16", "row", "table", "levels")
 _BITS = {"int8": 8, "bf16": 16, "int4": 4}
 SCALE_BYTES, CHUNK = 4, 1 << 22
-Bytes = NDArray[np.uint8]
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tilewright.embed.host.arrays import Floats, Longs, recycled
+from tilewright.embed.host.arrays import Bytes, Floats, Longs, recycled
 from tilewright.embed.host.inputs import BAD_IDS, Ragged, check_choice, normalise
 from tilewright.embed.model.tables import COMBINERS
-from tilewright.embed.serving.format import Bytes, Header, StoredRows, check_sums, read_header
+from tilewright.embed.serving.format import Header, StoredRows, check_sums, read_header
 from tilewright.embed.serving.sum_kernels import DESCRIBED, IDS_IN_ALL, KINDS, OUT, STRIDE, serve
 from tilewright.errors import UsageError
 from tilewright.kernels.threads import run_all, thread_count
@@ -57,6 +57,7 @@ class Export:
     path: str
     header: Header
     rows: Mapping[str, Bytes] = field(repr=False)
+    _calls: dict[Any, _Call] = field(default_factory=dict, repr=False, init=False)
 
     @cached_property
     def stored(self) -> dict[str, StoredRows]:
@@ -104,10 +105,6 @@ class Export:
         wrong = _served(described, numbers, moved)
         del keep  # until here the ids are in use
         return self._mended(batch, bad_ids) if wrong >= 0 else outs
-
-    @cached_property
-    def _calls(self) -> dict[Any, _Call]:
-        return {}
 
     def _prepared(self, names: tuple[str, ...], wide: int, shapes: tuple[tuple[int, int], ...]) -> _Call:
         """What calls with such inputs have in common; the last few are remembered."""
