@@ -13,7 +13,7 @@ from dataclasses import replace
 from math import prod
 
 from tilewright.hlo.cost import plain_opcode
-from tilewright.hlo.opcodes import DOTS, FLOWS, HEADS, MARKER_CALLS, WRITES_IN_PLACE
+from tilewright.hlo.opcodes import DOTS, INSIDE, MARKER_CALLS, WRITES_IN_PLACE
 from tilewright.hlo.program import Computation, Operation, Program
 
 _UNCHANGED = frozenset({"pad", "slice", "reshape", "convert"})
@@ -102,9 +102,15 @@ def simplified(program: Program, computation: Computation, captured: Collection[
 
     ``captured``: names that regions read of the computation around them.
     """
-    parts = (as_choice(op) or _in_order(op) or _as_sum(_marked(op)) for op in inlined(program, computation))
-    operations = _once([part for several in parts for part in several], program)
+    operations = list[Operation]()
+    for op in inlined(program, computation):
+        restated = plain_opcode(op.opcode) in _RESTATED
+        operations += as_choice(op) or _in_order(op) or _as_sum(_marked(op)) if restated else (op,)
+    operations = _once(operations, program)
     return _widened_first(_wanted(_without_barriers(operations), captured))
+
+
+_RESTATED = DOTS | {"custom-call", "scatter"}
 
 
 def dims_of(shape: str) -> list[int]:
@@ -176,7 +182,7 @@ def _renamed(operations: Sequence[Operation], same: Callable[[Operation], str]) 
     """The operations without those that only name a value again: ``same`` gives its first name, "" for the others."""
     names, found = dict[str, str](), list[Operation]()
     for op in operations:
-        if any(name in names for name in op.operands):
+        if not names.keys().isdisjoint(op.operands):
             op = op.reading(tuple([names.get(name, name) for name in op.operands]))
         if known := same(op):
             names[op.name] = known
@@ -201,7 +207,7 @@ def _once(operations: Sequence[Operation], program: Program) -> list[Operation]:
                 return updated
         merges = (op.name and not op.calls) or kind == "reduce"
         told = op.operands or "literal" in op.attributes  # which constant it is, and along which dim it counts
-        if not merges or kind not in FLOWS | HEADS or not told:
+        if not merges or kind not in INSIDE or not told:
             return ""
         body = [inner.opcode for callee in op.calls for inner in program.by_name[callee].operations]
         key = kind, op.shape, op.operands, tuple(sorted(op.attributes.items())), *body
@@ -224,7 +230,7 @@ def _wanted(operations: list[Operation], captured: Collection[str]) -> list[Oper
     """The operations without those whose values nothing reads."""
     read, found = set(captured), list[Operation]()
     for op in reversed(operations):
-        if op.name in read or plain_opcode(op.opcode) not in FLOWS | HEADS or not op.operands:
+        if op.name in read or plain_opcode(op.opcode) not in INSIDE or not op.operands:
             read.update(name.partition("#")[0] for name in op.operands)
             found.append(op)
     return found[::-1]
@@ -238,9 +244,9 @@ def _widened_first(operations: list[Operation]) -> list[Operation]:
     """The operations with the type changed before a reshape where only that is wanted of it, as the compiler does."""
     readers = Computation("", tuple(operations)).readers
     swapped: dict[str, Operation] = {}
-    for op in operations:
+    for op in (op for op in operations if op.opcode == "reshape"):
         first, *more = readers[op.name] or [op]
-        if op.opcode == "reshape" and first.opcode == "convert" and not more and op.operand_shapes:
+        if first.opcode == "convert" and not more and op.operand_shapes:
             wide = f"{first.shape.partition('[')[0]}[{op.operand_shapes[0].partition('[')[2]}"
             swapped[op.name] = replace(
                 first, name=op.name, line=op.line, shape=wide, operands=op.operands, operand_shapes=op.operand_shapes

@@ -77,6 +77,8 @@ FLOWS |= {"reshape", "transpose", "slice", "dynamic-slice", "pad", "reverse", "c
 """Operations that run in the kernels that want their values."""
 HEADS = PRODUCTS - {"ragged-dot"} | {"reduce", "gather", "reduce-window"}
 """Operations that do what follows them elementwise."""
+INSIDE = FLOWS | HEADS
+"""Operations that compute in their own kernel what they read."""
 
 MOVES_ONLY = TAKES_NO_TIME | REARRANGES | {"bitcast-convert", "custom-call", "fusion", "iota", "scatter"}
 """Operations inside a fusion that compute nothing: their cost is at the fusion's border."""

@@ -17,9 +17,10 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import islice
 from math import prod
 
 from tilewright.errors import TilewrightError
@@ -32,6 +33,7 @@ from tilewright.hlo.opcodes import (
     FLOWS,
     FREE,
     HEADS,
+    INSIDE,
     PRODUCTS,
     TRANSCENDENTAL,
     WRITES_IN_PLACE,
@@ -113,15 +115,15 @@ class Fusions:
         units = context.chip.matrix if context.chip is not None else None
         self.side = units.rows if units else 0
         self.wide_units = self.side >= 256
-        self.relaid = {
-            op.name for op in self.operations if self._is_relaid(op) and (not written or self._is_of_product(op))
-        }
+        reshapes = (op for op in self.operations if self.kind[op.name] == "reshape")
+        self.relaid = {op.name for op in reshapes if self._is_relaid(op) and (not written or self._is_of_product(op))}
         self.loops = context.runs[computation.name].trips if computation.name in context.runs else ()
         self.hoisted = self._before_the_loop() if computation.name.endswith(".body") else set[str]()
-        softmaxes = {op.name: made for op in self.operations if (made := self._summed_up(op))}
+        sums = (op for op in self.operations if self.kind[op.name] == "reduce")
+        softmaxes = {op.name: made for op in sums if (made := self._summed_up(op))}
         self.in_softmax = {name for name, made in softmaxes.items() if self._depth_behind(made) < self.side}
         apart = {made for name, made in softmaxes.items() if name not in self.in_softmax}
-        self.through = {name for name in self.by_name if self._flows(name)} - apart
+        self.through = self._flowing() - apart
         self.head_of: dict[str, str] = {}
         returned = [op.operands for op in self.operations if op.opcode == "return"]
         self.results = set(returned[-1]) if returned and computation.entry else set()
@@ -240,7 +242,7 @@ class Fusions:
         fixed = {before for before, after in zip(parameters, returned, strict=False) if before == after}
         for op in self.operations:
             same = all(name in fixed or name.partition("#")[0] not in self.by_name for name in op.operands)
-            if self.kind[op.name] in FLOWS | HEADS and same:
+            if self.kind[op.name] in INSIDE and same:
                 fixed.add(op.name)
         hoisted = set[str]()
         for op in reversed(self.operations):
@@ -254,57 +256,59 @@ class Fusions:
                 hoisted.add(op.name)
         return hoisted
 
-    def _flows(self, name: str) -> bool:
-        """Whether a value can stay in the kernels that read it."""
-        if name in self.hoisted and any(reader.name not in self.hoisted for reader in self.readers[name]):
-            return False
-        relaid = any(reader.name in self.relaid for reader in self.readers[name])
-        if relaid and self.kind[name] not in FREE and (self.wide_units or not self._widens(name)):
-            return False
-        if (
-            self.kind[name] not in FLOWS
-            or name in self.relaid
-            or (self.kind[name] == "pad" and _SPREAD.search(self.by_name[name].attributes.get("padding", "")))
-            or (name in self.captured and self.kind[name] not in FREE)
-        ):
-            return False
-        return all(self._takes_inside(reader, name) for reader in self.readers[name])
-
-    def _takes_inside(self, reader: Operation, name: str) -> bool:
-        kind = self.kind[reader.name]
-        if kind in FLOWS | HEADS:
-            return kind != "gather" or name != reader.operands[0]
-        if kind == "scatter":  # it begins with its own zeros, and fetches rows in its order
-            return name == reader.operands[0] and self.kind[name] in FREE
-        return kind == "dynamic-update-slice" and name != reader.operands[0]
+    def _flowing(self) -> set[str]:
+        """Values that can stay in the kernels that read them."""
+        written = set(self.relaid)  # and all that some reader takes from memory
+        for op in self.operations:
+            kind = self.kind[op.name]
+            if kind == "scatter":  # it begins with its own zeros, and fetches rows in its order
+                written.update(op.operands[1:])
+                written.update(name for name in op.operands[:1] if self.kind.get(name) not in FREE)
+            elif kind not in INSIDE:
+                written.update(op.operands[:1] if kind == "dynamic-update-slice" else op.operands)
+            elif kind == "gather":
+                written.update(op.operands[:1])
+            elif op.name in self.relaid:
+                computed = (name for name in op.operands if name in self.kind and self.kind[name] not in FREE)
+                written.update(name for name in computed if self.wide_units or not self._widens(name))
+            elif kind == "pad" and _SPREAD.search(op.attributes.get("padding", "")):
+                written.add(op.name)
+            if self.hoisted and op.name not in self.hoisted:
+                written |= self.hoisted.intersection(op.operands)
+        flowing = (name for name, kind in self.kind.items() if kind in FLOWS and name not in written)
+        return {name for name in flowing if name not in self.captured or self.kind[name] in FREE}
 
     def _let_values_flow(self) -> None:
         """Write what several kernels want and what costs more to compute again than to read."""
-        heads: dict[str, frozenset[str]] = {}
+        heads: dict[str, frozenset[str]] = {}  # the kernels that want a value, itself where it is one
+        multiplied = set[str]()  # values that flow into products, and these
         for op in reversed(self.operations):
-            wanted = [
-                heads.get(reader.name, frozenset()) if reader.name in self.through else frozenset({reader.name})
-                for reader in self.readers[op.name]
-            ]
-            heads[op.name] = frozenset(list(found)[:_MANY]) if len(found := _union(wanted)) > _MANY else found
+            name = op.name
+            if name not in self.through:
+                heads[name] = frozenset((name,))
+                multiplied |= {name} if self.kind[name] in PRODUCTS else set()
+                continue
+            heads[name] = _union([heads[reader.name] for reader in self.readers[name]])
+            if any(reader.name in multiplied for reader in self.readers[name]):
+                multiplied.add(name)
         made_of: dict[str, frozenset[str]] = {}
-        dear = set[str]()
+        dear = set[str]()  # what an exponential or its like is made for
         for op in self.operations:
             name = op.name
-            if self.kind[name] in TRANSCENDENTAL or not dear.isdisjoint(
-                each for each in op.operands if each in self.through
-            ):
+            if self.kind[name] in TRANSCENDENTAL or any(each in dear and each in self.through for each in op.operands):
                 dear.add(name)
-            if name in self.through and self.kind[name] not in FREE:
+            if name in self.through and len(heads[name]) > 1 and self.kind[name] not in FREE:
                 sources = _union([made_of.get(operand, frozenset()) for operand in op.operands])
                 cost = sum(self.bytes.get(source.partition("#")[0], 0) for source in sources)
                 most = _RECOMPUTED * self.bytes[name] * (2 if len(heads[name]) == 2 else 1)
-                multiplied = any(self.kind.get(head) in PRODUCTS for head in heads[name])
-                apart = (cost > most and (name in dear or multiplied)) or len(sources) > _MANY
-                if len(heads[name]) > 1 and apart and not (self.kind[name] == "compare" and len(sources) == 1):
+                apart = (cost > most and (name in dear or name in multiplied)) or len(sources) > _MANY
+                if apart and not (self.kind[name] == "compare" and len(sources) == 1):
                     self.through.discard(name)
-            passed = [made_of.get(operand, frozenset({operand})) for operand in op.operands]
-            made_of[name] = _union(passed) if name in self.through else frozenset({name})
+            if name in self.through:
+                parts = [made_of[each] if each in made_of else frozenset((each,)) for each in op.operands]
+                made_of[name] = _union(parts)
+            else:
+                made_of[name] = frozenset((name,))
 
     def _let_heads_flow(self) -> None:
         """A product or reduction whose result only one chain wants writes the chain's end instead."""
@@ -401,25 +405,37 @@ class Fusions:
 
     def kernels(self) -> Sequence[Operation]:
         """The operations that write, each with the written arrays that it reads."""
-        read: dict[str, tuple[str, ...]] = {}
-        shapes: dict[str, str] = {}
+        shapes = {name: shape for op in self.operations[::-1] for name, shape in zip(op.operands, op.operand_shapes)}
+        few: dict[str, tuple[str, ...]] = {}  # what values in kernels are made of, where that is not much
         found = []
         for op in self.operations:
-            for name, shape in zip(op.operands, op.operand_shapes):
-                shapes.setdefault(name, shape)
-            operands = tuple(
-                dict.fromkeys(inner for name in op.operands for inner in read.get(name, (name,)))
-                if op.name in self.through or self.kind[op.name] in FLOWS | HEADS
-                else (inner for name in op.operands for inner in read.get(name, (name,)))
-            )
             if op.name in self.through:
-                read[op.name] = operands
+                if all(name in few or name not in self.through for name in op.operands):
+                    made_of = self._made_of(op.operands, few)
+                    if len(made_of) <= _MANY:
+                        few[op.name] = made_of
                 continue
-            read[op.name] = (op.name,)
+            alone = [op.operands] if self.kind[op.name] in INSIDE else [(name,) for name in op.operands]
+            operands = tuple([name for names in alone for name in self._made_of(names, few)])
             # a region may take a part of what a loop before it gives: only the part has a shape here
-            told = tuple(shapes.get(n, "") or (self.by_name[n].shape if n in self.by_name else "") for n in operands)
-            found += self._laid_out(replace(op, operands=operands, operand_shapes=told))
+            told = [shapes.get(n, "") or (self.by_name[n].shape if n in self.by_name else "") for n in operands]
+            found += self._laid_out(replace(op, operands=operands, operand_shapes=tuple(told)))
         return found
+
+    def _made_of(self, names: Sequence[str], few: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+        """The written arrays that values are made of, each once; of those in ``few`` it is known."""
+        found: dict[str, None] = {}
+        seen, open_ = set[str](), [*reversed(names)]
+        while open_:
+            name = open_.pop()
+            if name in few:
+                found.update(dict.fromkeys(few[name]))
+            elif name not in self.through:
+                found[name] = None
+            elif name not in seen:
+                seen.add(name)
+                open_ += reversed(self.by_name[name].operands)
+        return tuple(found)
 
     def _laid_out(self, op: Operation) -> list[Operation]:
         """A kernel with the copies beside it of what it takes or gives in another order than memory has."""
@@ -518,8 +534,11 @@ def _is_bf16(shape: str) -> bool:
 
 
 def _union(names: Sequence[frozenset[str]]) -> frozenset[str]:
-    """All the names; most values have one reader, or one operand, and its set is theirs."""
-    return names[0] if len(names) == 1 else frozenset().union(*names)
+    """All the names; of more than many some, as it does not matter then which. Most values have one of these sets."""
+    if len(names) == 1:
+        return names[0]
+    found = frozenset().union(*names)
+    return found if len(found) <= _MANY else frozenset(islice(found, _MANY + 1))
 
 
 def is_turned(op: Operation) -> bool:
