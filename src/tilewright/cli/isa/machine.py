@@ -78,7 +78,12 @@ def array(text: str, option: str, count_up: bool = False) -> np.ndarray[Any, Any
 class Tensors:
     """The options that give a program its tensors."""
 
-    tensor: Annotated[list[str] | None, "--tensor", "--data NAME=FILE.npy", "The program's $NAME; else $FILE."] = None
+    tensor: Annotated[
+        list[str] | None,
+        "--tensor",
+        "--data NAME=FILE.npy",
+        "What the program calls $NAME; else $FILE.",
+    ] = None
     iota: Annotated[list[str] | None, "--iota NAME=s8[4,4]", "A tensor of 0, 1, 2, ..."] = None
     zeros: Annotated[list[str] | None, "--zeros NAME=s32[4,4]", "A tensor of zeros; printed afterwards."] = None
 

@@ -168,7 +168,7 @@ def _concatenate(c: TimeConstants, operands: Sequence[Tiles], result: Tiles, dim
     """``operands`` joined along ``dim``; operands whose dims stand in another order are copied first."""
     if result.one_small_tile:
         return Run(c["one_tile_us"] + c["hbm_us"], "latency")
-    turned = [operand for operand in operands if _proper(operand, operand) != _proper(operand, result)]
+    turned = [operand for operand in operands if _order_differs(operand, result)]
     role = result.role(dim)
     compute, lanes = _us(result.count, c["turn_ns" if role == "sublanes" else "shift_ns"]), role == "lanes"
     copied = sum(operand.megabytes for operand in turned)
@@ -184,6 +184,12 @@ def _concatenate(c: TimeConstants, operands: Sequence[Tiles], result: Tiles, dim
 def _proper(sizes: Tiles, order: Tiles) -> list[int]:
     """The dims of ``order``, minor first, along which ``sizes`` has more than one element."""
     return [d for d in order.minor_to_major if sizes.shape[d] > 1]
+
+
+def _order_differs(operand: Tiles, result: Tiles) -> bool:
+    sublane, wanted = operand.minor_to_major[1], result.minor_to_major[1]
+    turned = sublane != wanted and operand.shape[sublane] > 1 and result.shape[wanted] > 1
+    return turned or _proper(operand, operand) != _proper(operand, result)
 
 
 # Reductions over one dim: adds along lanes need rotations, adds along sublanes and tiles are chains of vector adds.
