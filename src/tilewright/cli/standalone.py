@@ -89,9 +89,7 @@ def _stage_lines() -> Iterator[Callable[[str, int, int], None]]:
 
 
 def targets(
-    name: Annotated[str | None, Argument(help="A target's name, or a TOML file of your own.")] = None,
-    *,
-    to: Json,
+    name: Annotated[str | None, Argument(help="A target's name, or a TOML file of your own.")] = None, *, to: Json
 ) -> None:
     """List the targets, or print one with the source of every constant."""
     import msgspec

@@ -13,14 +13,7 @@ if TYPE_CHECKING:
     from tilewright.embed.checkpoint.restore import restore, restore_extra, saved_features, saved_limits, whole_step
     from tilewright.embed.checkpoint.save import save
     from tilewright.embed.device.batch import device_batch
-    from tilewright.embed.device.state import (
-        EmbeddingState,
-        from_tables,
-        init,
-        put_hot,
-        tables,
-        take_hot,
-    )
+    from tilewright.embed.device.state import EmbeddingState, from_tables, init, put_hot, tables, take_hot
     from tilewright.embed.device.step import layer, lookup, lookup_hot, update, update_hot
     from tilewright.embed.diagnosis.diagnose import diagnose
     from tilewright.embed.diagnosis.explain import ErrorExplanation, explain_error

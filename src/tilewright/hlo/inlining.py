@@ -151,10 +151,8 @@ def as_choice(op: Operation) -> Sequence[Operation]:
     """
     if plain_opcode(op.opcode) != "scatter" or len(op.operand_shapes) != 3 or op.shape.startswith("("):
         return ()
-    rows, (taken, updates) = (
-        dims_of(op.shape),
-        ([n for n in dims_of(shape) if n > 1] for shape in op.operand_shapes[1:]),
-    )
+    rows = dims_of(op.shape)
+    taken, updates = ([n for n in dims_of(shape) if n > 1] for shape in op.operand_shapes[1:])
     if updates != taken or updates not in [[n for n in (*rows[:k], *rows[k + 1 :]) if n > 1] for k in range(len(rows))]:
         return ()
     at = Operation(f"{op.name}.at", "compare", f"pred{op.shape[op.shape.find('[') :]}", op.operands[1:2])

@@ -363,11 +363,7 @@ class RunReport(Report):
             ("step", f"A modelled step on {target}", page.pipelined_step_blocks(moves.time, self.plan)),
             ("plan", "Embedding plan", [self.plan.html()]),
             ("memory", f"{memory.where} over time", page.memory_blocks(memory)),
-            (
-                "movement",
-                f"Data movement on {target}",
-                page.dense_movement_blocks(moves.report, optimized[target]),
-            ),
+            ("movement", f"Data movement on {target}", page.dense_movement_blocks(moves.report, optimized[target])),
             (
                 "rewrites",
                 f"Rewrites and refusals on {' and '.join(optimized)}",

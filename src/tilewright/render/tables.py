@@ -132,11 +132,7 @@ def _cell_text(column: Column, value: object) -> Html:
 
 
 def print_table(
-    columns: Sequence[Heading],
-    rows: Iterable[Sequence[object]],
-    *,
-    title: str = "",
-    console: Console | None = None,
+    columns: Sequence[Heading], rows: Iterable[Sequence[object]], *, title: str = "", console: Console | None = None
 ) -> None:
     """The same table on the terminal (stdout unless a rich console is given). NO_COLOR is obeyed; nothing is cut.
 

@@ -396,11 +396,8 @@ def _over_common(
     for name in own.keys() & common.keys():
         chip, shared = own[name], common[name]
         known = {key: (value, common_sources.get(f"time.{name}.{key}", "")) for key, value in shared.values.items()}
-        if name == "kernel":
-            known = _by_clock(known, chip, matrix)
-        sources |= {
-            f"time.{name}.{key}": source for key, (_, source) in known.items() if source and key not in chip.values
-        }
+        known = _by_clock(known, chip, matrix) if name == "kernel" else known
+        sources |= {f"time.{name}.{key}": s for key, (_, s) in known.items() if s and key not in chip.values}
         values = {key: value for key, (value, _) in known.items()} | {**chip.values}
         fitted_on, error = chip.fitted_on or shared.fitted_on, chip.error or shared.error
         made[name] = TimeConstants(MappingProxyType(values), fitted_on, error, chip.seen or shared.seen)
@@ -414,8 +411,10 @@ def _by_clock(
 
     Of several ``cores`` that are one device each does its part, but one the steps of a grid (``_kcycles``).
     """
-    if matrix is None or (lacking := {"ghz", "cores"} - chip.values.keys()):
-        raise UsageError(f"missing {', '.join(sorted(lacking)) if matrix else '[matrix]'}", where="time.kernel")
+    if matrix is None or not (chip.values.get("ghz") and chip.values.get("cores")):
+        raise UsageError(
+            "ghz, cores and a section [matrix] are needed", where="time.kernel", how="ghz = 1.75, cores = 1"
+        )
     cycle = 1 / chip["ghz"] / chip["cores"]
     units = {"_cycles": ("_ns", cycle), "_kb_a_cycle": ("_mb_per_us", 1 / cycle), "_kcycles": ("_us", 1 / chip["ghz"])}
     made = {}

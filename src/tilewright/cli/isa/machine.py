@@ -79,10 +79,7 @@ class Tensors:
     """The options that give a program its tensors."""
 
     tensor: Annotated[
-        list[str] | None,
-        "--tensor",
-        "--data NAME=FILE.npy",
-        "What the program calls $NAME; else $FILE.",
+        list[str] | None, "--tensor", "--data NAME=FILE.npy", "What the program calls $NAME; else $FILE."
     ] = None
     iota: Annotated[list[str] | None, "--iota NAME=s8[4,4]", "A tensor of 0, 1, 2, ..."] = None
     zeros: Annotated[list[str] | None, "--zeros NAME=s32[4,4]", "A tensor of zeros; printed afterwards."] = None
@@ -204,12 +201,7 @@ def timeline_text(events: Sequence[trace.Event]) -> str:
     return f"{len(events)} events; open it at https://ui.perfetto.dev"
 
 
-def asm(
-    file: File,
-    settings: Settings = None,
-    *,
-    to: Annotated[Output, Files(".tasm the canonical text")],
-) -> None:
+def asm(file: File, settings: Settings = None, *, to: Annotated[Output, Files(".tasm the canonical text")]) -> None:
     """Assemble a program and print it in canonical form, each instruction with its address."""
     program = isa.assemble(read_text(file), configured(settings))
     rows = [

@@ -109,8 +109,7 @@ def onednn(
 
 def preset(
     name: Annotated[
-        str,
-        Argument(help="tpu, tpu_vmem, ascend_nz, ascend_zz, nc1hwc0, nchw16c, tenstorrent or hexagon_crouton."),
+        str, Argument(help="tpu, tpu_vmem, ascend_nz, ascend_zz, nc1hwc0, nchw16c, tenstorrent or hexagon_crouton.")
     ],
     shape: Annotated[str, Argument(help="Element type and dims, as f16[100,64]; - is stdin.")],
     offset: show.Offset = None,

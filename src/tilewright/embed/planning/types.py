@@ -10,11 +10,7 @@ from typing import Any, ClassVar, TypeAlias
 
 from tilewright.embed.host.arrays import Longs
 from tilewright.embed.model.counters import key, plain
-from tilewright.embed.model.formulas import (
-    BUCKETS,
-    pointers_per_device,
-    slots_per_device,
-)
+from tilewright.embed.model.formulas import BUCKETS, pointers_per_device, slots_per_device
 from tilewright.embed.model.optimizers import name_of
 from tilewright.embed.model.stacking import Stack, Stacking
 from tilewright.embed.model.tables import Limits, Topology, count

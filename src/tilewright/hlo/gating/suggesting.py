@@ -587,10 +587,8 @@ def _by_index(op: Operation, side: int, result: TensorLayout) -> tuple[Operation
 
 def _kept(bodies: list[_Body], room: Callable[[], int]) -> Iterator[_Cause]:
     cause = _Cause("donated-argument")
-    cause.how = (
-        "give it away if nobody needs it after the call: jax.jit(..., donate_argnums=...); tilewright diff OLD NEW "
-    )
-    cause.how += "shows what it brings"
+    cause.how = "give it away if nobody needs it after the call: jax.jit(..., donate_argnums=...); "
+    cause.how += "tilewright diff OLD NEW shows what it brings"
     named = {body.name: body for body in bodies}
     for body in (body for body in bodies if body.entry):
         returned = {shape for op in body.operations if op.opcode == "return" for shape in op.operand_shapes}

@@ -133,10 +133,6 @@ def _write_precision(pair: tuple[str, str]) -> Any:
     return ir.Attribute.parse("[" + ", ".join(f"#stablehlo<precision {word}>" for word in pair) + "]")
 
 
-def _read_flags(attribute: Any) -> tuple[bool, ...]:
-    return tuple(bool(value) for value in ir.DenseBoolArrayAttr(attribute))
-
-
 def _repeated(value: Any) -> Callable[[Attributes], Any]:
     """A default of one value for each dim of the window."""
     return lambda own: (value,) * (len(own["window"]) if "window" in own else len(own["numbers"][0]) - 2)
@@ -145,7 +141,11 @@ def _repeated(value: Any) -> Callable[[Attributes], Any]:
 _PRECISION = Part("precision_config", "precision", _read_precision, _write_precision, lambda own: _ANY_PRECISION)
 _PADDING = Part("padding", "padding", _read_padding, _write_padding, _repeated((0, 0)))
 _REVERSAL = Part(
-    "window_reversal", "reversal", _read_flags, lambda v: ir.DenseBoolArrayAttr.get(list(v)), _repeated(False)
+    "window_reversal",
+    "reversal",
+    lambda v: tuple(map(bool, ir.DenseBoolArrayAttr(v))),
+    lambda v: ir.DenseBoolArrayAttr.get([*v]),
+    _repeated(False),
 )
 _SORTED = Part(
     "indices_are_sorted", "sorted", lambda a: "true" in str(a), lambda v: ir.BoolAttr.get(v), lambda own: False

@@ -193,10 +193,7 @@ def names_python(source: str) -> bool:
 
 
 def from_python(
-    source: str,
-    arguments: Sequence[str] = (),
-    mesh: Mapping[str, int] | None = None,
-    example: Example | None = None,
+    source: str, arguments: Sequence[str] = (), mesh: Mapping[str, int] | None = None, example: Example | None = None
 ) -> Program:
     """The StableHLO program of a function in a Python file (``model.py:step``) or module (``package.module:step``).
 

@@ -8,15 +8,7 @@ from typing import NamedTuple
 from tilewright.hlo.graphs.dims import only_unit_dims_differ
 from tilewright.hlo.graphs.graph import Node, Value
 from tilewright.hlo.rewriting.maker import Maker, made_by
-from tilewright.hlo.rules.matching import (
-    Repeat,
-    behind,
-    free_dims,
-    number_of,
-    only_used_by,
-    product_dims,
-    repeat_of,
-)
+from tilewright.hlo.rules.matching import Repeat, behind, free_dims, number_of, only_used_by, product_dims, repeat_of
 from tilewright.hlo.rules.rule import Rule
 
 # Grouped-query attention: keys and values are repeated in memory so that every query head has its own.

@@ -215,7 +215,7 @@ class Fusions:
         seen, open_ = {op.name}, [op.name]
         while open_ and len(seen) <= 4 * _MANY:
             for reader in self.readers[open_.pop()]:
-                if self.kind[reader.name] in DOTS and all(map(_is_bf16, reader.operand_shapes[:2])):
+                if self.kind[reader.name] in DOTS and all(s.startswith("bf16") for s in reader.operand_shapes[:2]):
                     return made.name if op.shape.startswith("f32") else ""
                 if reader.name not in seen and self.kind[reader.name] in FLOWS:
                     seen.add(reader.name)
@@ -527,10 +527,6 @@ class Fusions:
         """Whether an argument or result of the program lies in another order than rows last, with less padding."""
         orders = [predict("tpu", a.shape, a.dtype, boundary=True).minor_to_major for a in self._arrays(shape)]
         return len(orders) == 1 and tuple(orders[0]) != tuple(reversed(range(len(orders[0]))))
-
-
-def _is_bf16(shape: str) -> bool:
-    return shape.startswith("bf16")
 
 
 def _union(names: Sequence[frozenset[str]]) -> frozenset[str]:

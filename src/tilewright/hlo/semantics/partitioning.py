@@ -296,7 +296,6 @@ def _replicated(log: str, one: str) -> tuple[Replicated, ...]:
         op_name = named[1] if named else ""
         key = op_name or name, shape[0] if shape else "", was, becomes
         found.setdefault(
-            key,
-            Replicated(name, opcode[1] if opcode else "", key[1], was, becomes, op_name, lines.get(op_name)),
+            key, Replicated(name, opcode[1] if opcode else "", key[1], was, becomes, op_name, lines.get(op_name))
         )
     return tuple(found.values())

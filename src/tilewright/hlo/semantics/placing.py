@@ -188,7 +188,8 @@ class Placed:
             elif not kinds.isdisjoint(PRODUCTS):
                 continue
             elif read and self.tiles[op.name].shape and (kind == "reduce" or kinds <= _TOGETHER):
-                last, size = max(read, key=lambda name: self.number[name]), self._size(op)
+                last, over = max(read, key=lambda name: self.number[name]), op.operands[0]
+                size = self.tiles[over if kind == "reduce" and over in self.tiles else op.name].elements
                 kernel = made_in.get(last, "")
                 if kernel and kind == "reduce" and kernel != last and op.name not in self.in_softmax:
                     kernel = ""
@@ -207,11 +208,6 @@ class Placed:
                     sums |= {op.name} if kind == "reduce" else set()
                 beside |= {(name, size): kernel for name in read if kernel == op.name}
         return joined
-
-    def _size(self, op: Operation) -> int:
-        """Over how many elements a kernel passes that ends in this operation."""
-        over = op.operands[0] if plain_opcode(op.opcode) == "reduce" and op.operands[0] in self.tiles else op.name
-        return self.tiles[over].elements
 
     def members(self, op: Operation) -> tuple[dict[str, float], dict[str, float]]:
         """Shares of the written arrays that a kernel reads, and of the values that it computes on the way."""

@@ -68,11 +68,6 @@ class Chip:
         hbm = self.machine.memory("hbm")
         return float(hbm.bytes_per_second) if hbm else 0.0
 
-    @property
-    def matrix_peak(self) -> float:
-        """Operations per second of the matrix unit, in bf16; 0 where they are not known."""
-        return self.matrix_peaks.get("bf16", 0.0)
-
     @cached_property
     def matrix_peaks(self) -> Mapping[str, float]:
         """By type (``matrix_type``); of one whose peak is not stated that of the fastest: no time is below that."""

@@ -345,11 +345,6 @@ POISON = 0x7FC0DEAD
 _SPARE_WORDS = 16
 
 
-def _is_broadcast_zero(array: Array) -> bool:
-    """Whether it is one zero, broadcast: what new memory holds anyway."""
-    return not any(array.strides) and not any(array.flat[:1].tobytes())
-
-
 def wrap(value: int) -> int:
     """A Python integer as a signed 32-bit one."""
     return (int(value) + 2**31) % 2**32 - 2**31
@@ -413,7 +408,7 @@ class Chip:
                 end += added[-1].total_bytes
             store = np.zeros(end, np.uint8)
             for storage, (_, array, _) in zip(added, tensors, strict=True):
-                if not _is_broadcast_zero(array):
+                if any(array.strides) or any(array.flat[:1].tobytes()):  # else new memory holds it: one zero, broadcast
                     storage.fill(store, array)
         except (MemoryError, ValueError):  # ValueError: more than an address can count
             size = max(end - self.l2_end, sum(array.nbytes for _, array, _ in tensors))

@@ -10,10 +10,7 @@ from string import ascii_uppercase
 from typing import Any
 
 TYPES = ("4", "8", "16", "32", "f8e4m3fn", "f8e5m2", "f16", "bf16", "f32")
-ELEMENT_TYPES = (
-    *("s4", "u4", "s8", "u8", "s16", "u16", "s32", "u32"),
-    *("f8e4m3fn", "f8e5m2", "f16", "bf16", "f32"),
-)
+ELEMENT_TYPES = (*("s4", "u4", "s8", "u8", "s16", "u16", "s32", "u32"), *("f8e4m3fn", "f8e5m2", "f16", "bf16", "f32"))
 """Of a tensor in memory. Of 4 bits, too, each element has a byte, whose other half is of no account."""
 CONDITIONS = ("eq", "ne", "ltu", "leu", "gtu", "geu", "lt", "le", "gt", "ge")
 UNITS = {

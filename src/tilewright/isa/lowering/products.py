@@ -222,12 +222,7 @@ def _step(name: str, tail: Tail, jobs: Sequence[Job], reads: tuple[str, str], wo
 
 
 def product_plan(
-    lowering: Lowering,
-    sizes: tuple[int, int, int],
-    types: tuple[str, str],
-    element_bytes: int,
-    walks: bool,
-    held: bool,
+    lowering: Lowering, sizes: tuple[int, int, int], types: tuple[str, str], element_bytes: int, walks: bool, held: bool
 ) -> MatmulPlan:
     """How threads share the work, and how many k steps of A one load brings: what takes least.
 

@@ -137,8 +137,7 @@ class Source:
             sizes[atom] = -(-(end - begin) // stride)
             coordinates = [
                 Coordinate(
-                    c.first + begin * c.steps[atom],
-                    (*c.steps[:atom], c.steps[atom] * stride, *c.steps[atom + 1 :]),
+                    c.first + begin * c.steps[atom], (*c.steps[:atom], c.steps[atom] * stride, *c.steps[atom + 1 :])
                 )
                 for c in coordinates
             ]

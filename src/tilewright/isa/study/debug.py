@@ -242,10 +242,7 @@ class Debugger:
     """
 
     def __init__(
-        self,
-        program: MachineProgram | str | Machine,
-        memory: Tensors = None,
-        config: MatrixUnitConfig | None = None,
+        self, program: MachineProgram | str | Machine, memory: Tensors = None, config: MatrixUnitConfig | None = None
     ) -> None:
         work, self._ended = work_of(program, memory, config, "Debugger")
         self.runner = _Single(work)

@@ -23,17 +23,7 @@ from tilewright.isa.language.errors import array_of
 from tilewright.isa.language.program import MachineProgram
 from tilewright.isa.multiply.matmul import KernelResult, Windows, host, run_alone, run_on_elements
 from tilewright.isa.vector.emit import Emitter, Layout, Reg, emit, stored_as_it_is, uses_of
-from tilewright.isa.vector.spec import (
-    FLOATS,
-    Input,
-    Op,
-    Output,
-    Value,
-    VectorSpec,
-    size_of,
-    tensor_of,
-    zeros_of,
-)
+from tilewright.isa.vector.spec import FLOATS, Input, Op, Output, Value, VectorSpec, size_of, tensor_of, zeros_of
 from tilewright.layout.index.types import dtype_name
 
 Array = np.ndarray[Any, Any]
