@@ -213,6 +213,10 @@ def _unit(stack: Stack, placements: list[TablePlacement]) -> SortUnit:
     return SortUnit(stack.name, tuple(f for f, _ in users), numbers, np.array(tables, np.int64))
 
 
+def _tables_per_unit(ids: int, tables: int, partitions: int) -> int:
+    return min(tables, max(1, _FEW * tables * partitions // max(1, ids)))
+
+
 def _units_of(
     stacking: Stacking, ids: Mapping[str, int], sources: int, whole: bool
 ) -> tuple[tuple[SortUnit, ...], Longs]:
@@ -224,7 +228,7 @@ def _units_of(
     for stack in stacking.groups:
         in_stack, tables = sum(ids[f.name] for f in stack.features), len(stack.tables)
         partitions = sources * stacking.topology.sparsecores
-        sizes.append(tables if whole else min(tables, max(1, _FEW * tables * partitions // max(1, in_stack))))
+        sizes.append(tables if whole else _tables_per_unit(in_stack, tables, partitions))
     held: dict[tuple[int, ...], tuple[tuple[SortUnit, ...], Longs]] = stacking.__dict__.setdefault("_units", {})
     key = tuple(sizes)
     if key not in held:

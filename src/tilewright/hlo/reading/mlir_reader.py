@@ -66,11 +66,10 @@ _DIRECTION = re.compile(r"\bcompare\s+([A-Z]{2})\b|\bcomparison_direction\s+([A-
 _SCALAR = re.compile(r"dense<([-+.\w]+)>\s*:\s*tensor<\w+>")
 _APPLIES = re.compile(r"\bapplies\s+(\S+)")
 _PADDING = re.compile(r"\b(low|high|interior)\s*=\s*\[([-\d,\s]*)\]")
-_PADDING_KEYS = ("low", "high", "interior")
 _DOT = re.compile(r"\b(batching|contracting)_dims\s*=\s*\[([\d,\s]*)\]\s*x\s*\[([\d,\s]*)\]")
 _DOT_GENERIC = re.compile(r"\b([lr]hs)_(batching|contracting)_dimensions\s*=\s*\[([\d,\s]*)\]")
 _DOT_KEYS = {"batching": "batch_dims", "contracting": "contracting_dims"}
-_PRECISION = re.compile(r"\bprecision(?:_config)?\s*=\s*\[([^\]]*)\]")
+_PRECISION = re.compile(r"\bprecision(?:_config)?\s*=\s*\[[^\]]*\b(HIGHEST|HIGH)\b")
 _LABELS = re.compile(r"\[([\w,\s]+)\]\s*x\s*\[([\w,\s]+)\]\s*->\s*\[([\w,\s]+)\]")
 _GROUP_COUNTS = re.compile(r"\b(feature_group_count|batch_group_count)\s*=\s*(\d{1,9})")
 _WINDOW = re.compile(rf"\b(stride|window_strides|lhs_dilate|lhs_dilation|rhs_dilate|rhs_dilation)\s*=\s*{_I64S}")
@@ -90,7 +89,9 @@ def attributes_of(opcode: str, text: str) -> dict[str, str]:
     >>> attributes_of("transpose", "%1 = stablehlo.transpose %0, dims = [1, 0] : ...")
     {'dimensions': '{1,0}'}
     """
-    return _READERS[opcode](text) if opcode in _READERS else {}
+    found = _READERS[opcode](text) if opcode in _READERS else {}
+    asked = _PRECISION.search(text) if opcode in ("dot_general", "dot", "convolution") else None
+    return {**found, "operand_precision": f"{{{asked[1].lower()}}}"} if asked else found
 
 
 def _dimensions(text: str, key: str = "dimensions", pattern: re.Pattern[str] = _DIMENSIONS) -> dict[str, str]:
@@ -110,13 +111,7 @@ def _dot(text: str) -> dict[str, str]:
     """Dims under HLO's names: ``lhs_contracting_dims`` ..., from the printed or the generic form."""
     parts = [(f"{side}_{_DOT_KEYS[m[1]]}", m[k]) for m in _DOT.finditer(text) for k, side in ((2, "lhs"), (3, "rhs"))]
     parts = parts or [(f"{m[1]}_{_DOT_KEYS[m[2]]}", m[3]) for m in _DOT_GENERIC.finditer(text)]
-    return {key: "{" + dims.replace(" ", "") + "}" for key, dims in parts} | _precision(text)
-
-
-def _precision(text: str) -> dict[str, str]:
-    """``operand_precision={highest,highest}`` where a product asks for more than the default."""
-    words = re.findall(r"\b(HIGHEST|HIGH|DEFAULT)\b", match[1]) if (match := _PRECISION.search(text)) else []
-    return {"operand_precision": "{" + ",".join(words).lower() + "}"} if {*words} - {"DEFAULT"} else {}
+    return {key: "{" + dims.replace(" ", "") + "}" for key, dims in parts}
 
 
 _LEFT_DIMS = re.compile(r"\(\s*tensor<((?:(?:\d+|\?)x)*)|:\s*\(?\s*tensor<((?:(?:\d+|\?)x)*)")
@@ -126,8 +121,7 @@ def _matrix_product(text: str) -> dict[str, str]:
     """The older dot: the left operand's last dim with the right one's first."""
     left = _LEFT_DIMS.search(text)
     rank = (left[1] or left[2] or "").count("x") if left else 0
-    dims = {"lhs_contracting_dims": f"{{{rank - 1}}}", "rhs_contracting_dims": "{0}"} if rank else {}
-    return dims | _precision(text)
+    return {"lhs_contracting_dims": f"{{{rank - 1}}}", "rhs_contracting_dims": "{0}"} if rank else {}
 
 
 def _convolution(text: str) -> dict[str, str]:
@@ -140,8 +134,7 @@ def _convolution(text: str) -> dict[str, str]:
     if pads := _PADS.search(text):
         pairs = re.findall(r"\[([-\d,\s]+)\]", pads[1])
         words["pad"] = "x".join(pair.replace(" ", "").replace(",", "_") for pair in pairs)
-    found = convolution_attributes(f"{images}_{kernel}->{result}", words, dict(_GROUP_COUNTS.findall(text)))
-    return found | _precision(text)
+    return convolution_attributes(f"{images}_{kernel}->{result}", words, dict(_GROUP_COUNTS.findall(text)))
 
 
 def _pad(text: str) -> dict[str, str]:
@@ -149,7 +142,7 @@ def _pad(text: str) -> dict[str, str]:
     parts = {key: inside.replace(" ", "").split(",") for key, inside in _PADDING.findall(text)}
     if len(parts) < 3 or not all(parts["low"]):
         return {}
-    return {"padding": "x".join("_".join(dim) for dim in zip(*(parts[key] for key in _PADDING_KEYS)))}
+    return {"padding": "x".join("_".join(dim) for dim in zip(parts["low"], parts["high"], parts["interior"]))}
 
 
 def _slice(text: str) -> dict[str, str]:
@@ -169,8 +162,7 @@ def _broadcast(text: str) -> dict[str, str]:
     if sizes is None or operand is None:
         return {}
     added = len(_i64s(*sizes.groups()))
-    dims = range(added, added + operand[1].count("x"))
-    return {"dimensions": "{" + ",".join(map(str, dims)) + "}"}
+    return {"dimensions": "{" + ",".join(map(str, range(added, added + operand[1].count("x")))) + "}"}
 
 
 # More than what an operation does on one device, as HLO writes it: exchanges, custom calls, what is given away.
@@ -202,10 +194,9 @@ def _custom_call(text: str) -> dict[str, str]:
         attributes["custom_call_target"] = f'"{target[1] or target[2]}"'
     if config := _CONFIG.search(text):
         attributes["backend_config"] = configuration(config[1][1:-1])
-    pairs = [(result.replace(" ", ""), number, inside) for result, number, inside in _WRITTEN_OVER.findall(text)]
-    if pairs:
-        listed = (f"{{{result}}}: ({number}, {{{inside}}})" for result, number, inside in pairs)
-        attributes["output_to_operand_aliasing"] = f"{{{', '.join(listed)}}}"
+    pairs = [(at.replace(" ", ""), number, inside) for at, number, inside in _WRITTEN_OVER.findall(text)]
+    if listed := ", ".join(f"{{{at}}}: ({number}, {{{inside}}})" for at, number, inside in pairs):
+        attributes["output_to_operand_aliasing"] = f"{{{listed}}}"
     return attributes
 
 
@@ -217,9 +208,8 @@ def _exchange(text: str) -> dict[str, str]:
     match, channel = _GROUPS.search(text), _CHANNEL.search(text)
     attributes = {"channel_id": channel[1]} if channel else {}
     if match and match[3]:
-        axes = (
-            f"'{name}'" + (f":({before}){size}" if size else "") for name, before, size in _AXIS_REF.findall(match[4])
-        )
+        found = _AXIS_REF.findall(match[4])
+        axes = (f"'{name}'" + (f":({before}){size}" if size else "") for name, before, size in found)
         attributes["replica_groups"] = f"mesh[@{match[3]}] {{{','.join(axes)}}}"
     elif match:
         attributes[match[1]] = match[2]

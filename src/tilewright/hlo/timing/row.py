@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tilewright.errors import UnsupportedError
 from tilewright.hlo.cost import plain_opcode
@@ -128,6 +128,11 @@ def timed(chip: Chip, op: Operation, run: Run, source: str = "", start: float = 
         again="rematted_computation" in op.op_name,
         measured_on="this chip" if known else "another chip" if seen else "nowhere",
     )
+
+
+def begun_later(row: TimeRow, us: float) -> TimeRow:
+    """The row with ``us`` more before its first byte arrives."""
+    return replace(row, seconds=row.seconds + us / 1e6)
 
 
 def rest_of_transfers(chip: Chip, rows: Sequence[TimeRow], seconds: float) -> TimeRow | None:
