@@ -61,7 +61,7 @@ SHARED = {
 }
 """What all chips have in common: a first guess, and how far off it may be (as a logarithm)."""
 OWN = {"near_launch_us": (0.3, 0.4), "hbm_us": (0.6, 0.4), "scalar_us": (0.08, 0.3), "efficiency": (0.94, 0.05)}
-OWN |= {"hbm": (0.9, 0.05), "gather_row_us": (0.002, 0.7)}
+OWN |= {"hbm": (0.9, 0.05)}
 """What every chip has for itself: the start of a kernel, what HBM adds to it, and the shares of both peaks."""
 CLASSES = ("narrow_ops", "convert_ops", "repeat_ops", "cut_ops", "move_ops", "sum_ops", "transcendental_ops")
 COLUMNS = ("runs", "matrix", "far", "again", "near", "common", "plain", *CLASSES, "special", "turned", "rows")
@@ -211,7 +211,7 @@ class Fit:
         cycle = 1 / old["ghz"] / old["cores"]
         own = {name: found[f"{name} {chip}"] for name in OWN}
         made = {name: found[name] for name in (*CLASSES, "restreamed")}
-        made |= {name: own[name] for name in ("near_launch_us", "scalar_us", "efficiency", "gather_row_us")}
+        made |= {name: own[name] for name in ("near_launch_us", "scalar_us", "efficiency")}
         made |= {"launch_us": own["near_launch_us"] + own["hbm_us"], "vector_ns": found["vector_cycles"] * cycle}
         made |= {"rotation_ns": found["rotation_cycles"] * cycle, "transcendental_ns": cycle}
         made |= {"near_mb_per_us": found["near_kb_a_cycle"] / cycle, "step_us": found["step_kcycles"] / old["ghz"]}
@@ -228,11 +228,11 @@ class Fit:
         vector = (vector + t["turned"] * c["rotation_ns"]) / 1e3 + t["near"] / c["near_mb_per_us"]
         stream = (t["far"] + c["restreamed"] * t["again"]) / c["mb_per_us"]
         stream = np.maximum(stream, t["common"] / np.where(c["common_mb_per_us"] > 0, c["common_mb_per_us"], np.inf))
-        parts = np.sort([t["matrix"] / c["efficiency"], vector, stream, t["link"]], axis=0)
+        rows = (t["rows"] * c["gather_row_ns"] + t["elements"] * c["gather_element_ns"]) / 1e3
+        parts = np.sort([t["matrix"] / c["efficiency"], vector, np.maximum(stream, rows), t["link"]], axis=0)
         start = np.where(t["far"] > 0.001, c["launch_us"], c["near_launch_us"])
-        start = start + stream * FIRST_WINDOW / t["windows"] + (t["windows"] - 1) * c["step_us"]
-        rows = t["rows"] * c["gather_row_us"] + t["elements"] * c["gather_element_us"]
-        each = np.where(t["scalar"] > 0, c["scalar_us"], start) + parts[-1] + NOT_HIDDEN * parts[-2] + rows
+        start = start + stream * FIRST_WINDOW / np.maximum(t["windows"], t["rows"]) + (t["windows"] - 1) * c["step_us"]
+        each = np.where(t["scalar"] > 0, c["scalar_us"], start) + parts[-1] + NOT_HIDDEN * parts[-2]
         return np.bincount(self.row, each * t["runs"], len(self.rows)) + self.other
 
     def fitted(self, on: np.ndarray) -> np.ndarray:
@@ -277,14 +277,16 @@ SOURCES = {
     **dict.fromkeys(
         ("vector_cycles", "rotation_cycles", "near_kb_a_cycle", "step_kcycles"), f"{_SHARED}, in cycles of the clock"
     ),
-    **dict.fromkeys(("near_launch_us", "launch_us", "scalar_us", "efficiency", "gather_row_us"), _FITTED),
+    **dict.fromkeys(("near_launch_us", "launch_us", "scalar_us", "efficiency"), _FITTED),
     "mb_per_us": f"{_FITTED}: one share of HBM's peak",
     "transcendental_cycles": "not fitted: one operation of the transcendental unit a cycle and core",
     "ghz": "not fitted: the published clock",
     "cores": "not fitted: published: TensorCores that are one device",
     "fill_rows": "not fitted: chosen on measured products, a share of a side",
     "common_mb_per_us": "not fitted: measured reductions only say that it is at least this",
-    "gather_element_us": "read off one public time of v6e: 32,768 elements taken along an axis",
+    "gather_row_cycles": "read off public times of v6e: 2,048 and 8,192 rows of 4 KiB, whose bytes pass meanwhile",
+    "sparse_gathers": f"{_COUNTED}: whether gathers of many rows are left to SparseCores",
+    "gather_element_cycles": "read off one public time of v6e: 32,768 elements taken along an axis",
     "call_us": "what a call costs beyond its kernels: the one constant read off whole models, gpt2_measured.csv",
     "near_result_mb": f"{_COUNTED}: the largest result that gpt2 keeps near the core; others keep larger ones",
     "between_calls_mb": f"{_COUNTED}: the largest argument that is brought in between calls",

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import csv
 import gzip
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from tilewright.errors import UsageError
@@ -130,6 +134,33 @@ def _product(batch: int, rows: int, columns: int, depth: int, batched: bool) -> 
         arguments, result = [_tensor(rows, depth), _tensor(depth, columns)], _tensor(rows, columns)
         dims = "contracting_dims = [1] x [0]"
     return _function(arguments, result, f"stablehlo.dot_general %a, %b, {dims}")
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "dot": jnp.dot,
+    "dot, weights [n,k]": lambda rows, weights: rows @ weights.T,
+    "batched dot": lambda left, right: jnp.einsum("gmk,gkn->gmn", left, right),
+    "rows by index": lambda table, indices: table[indices],
+    "top_k 8": lambda scores: jax.lax.top_k(scores, 8),
+    "take_along_axis": lambda scores, indices: jnp.take_along_axis(scores, indices, axis=-1),
+    "copy": lambda array: array * 1,
+    "largest magnitude of a row": lambda array: jnp.max(jnp.abs(array), axis=-1),
+}
+"""The functions of functions.csv."""
+
+
+def functions() -> Iterator[tuple[str, str, str, float, str]]:
+    """Timed functions of functions.csv: the chip, what it is, its arguments, microseconds, and its StableHLO."""
+    with (DATA / "functions.csv").open() as lines:
+        for row in csv.DictReader(lines):
+            shapes = [(kind, dims.split(",")) for kind, dims in _ARRAY.findall(row["arguments"])]
+            arrays = [jax.ShapeDtypeStruct(tuple(map(int, dims)), _TYPES[kind]) for kind, dims in shapes]
+            text = jax.jit(FUNCTIONS[row["function"]]).lower(*arrays).as_text()
+            yield row["chip"], row["function"], row["arguments"], float(row["us"]), text
+
+
+_ARRAY = re.compile(r"(\w+)\[([\d,]+)\]")
+_TYPES = {"bf16": jnp.bfloat16, "f32": jnp.float32, "s32": jnp.int32}
 
 
 @dataclass(frozen=True)

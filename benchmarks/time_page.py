@@ -161,6 +161,14 @@ makes it anew from the records and a folder of programs, and without them the ta
 
 {rows}
 
+## Functions of a line or two
+
+Timed in public, from StableHLO (bars: 15 % in the mean, none beyond 50 %). What an index costs is read off the
+gathers among them. Gathers of many rows run on the TensorCore in what was timed on v6e; a compiler from libtpu 0.0.50
+leaves them to SparseCores on v5p and v6e, too (`--compile` says what yours does).
+
+{functions}
+
 ## Which of two is faster
 
 Pairs whose measured times differ by more than 5 %, and in how many the model names the faster one (bar: 90 %). *all*:
@@ -264,10 +272,9 @@ says anything of keeps its value. Take at least three rows for each constant, ov
 ## What is not calibrated
 
 * Types other than bf16 in single operations, and sizes that nobody measured; batched products bound by the matrix
-  unit; gathers and scatters (an assumed time a row); the vector unit's work in fusions, which is counted at the
-  published clock; collectives (published link rates); SparseCore work (its bytes through HBM). Their rows say
-  `calibrated: false` and *not measured there*.
-* Sorts, FFTs, infeeds, most custom calls and work on the host have no time: their rows say why.
+  unit; gathers and scatters but for the few above; collectives (published link rates); SparseCores but for v6e's
+  gathers. Their rows say `calibrated: false` and *not measured there*.
+* Infeeds, most custom calls and work on the host have no time: their rows say why.
 * A loop of unknown length counts as one trip, and a note says so.
 * Everything was measured on one chip running one program at a time.
 """
@@ -282,6 +289,7 @@ def page(kinds: Sequence[Any]) -> str:
         calls=", ".join(f"{target(chip).time['kernel']['call_us']:.0f} us on {chip}" for chip in CHIPS),
         models=_models(errors),
         rows=time_rows.section(time_rows.stored()),
+        functions=_functions(),
         ranking=_ranking(),
         gpt2_ranking=_gpt2_ranking(errors),
         machine=f"{platform.machine()}, Python {platform.python_version()}, beside other work",
@@ -398,6 +406,20 @@ def modelled(chip: str, operation: str) -> list[tuple[Measured, float]]:
 def held_out(timed: Sequence[tuple[Measured, float]]) -> list[tuple[Measured, float]]:
     """Of all rows of an operation on a chip, those that no constant was fitted on."""
     return [row for row, taken in zip(timed, training(len(timed))) if not taken]
+
+
+def functions() -> list[tuple[str, str, str, float, float]]:
+    """The chip, function, arguments, measured and modelled microseconds of functions.csv."""
+    rows = measured_times.functions()
+    return [(*row[:3], row[3], 1e6 * estimate(load(row[4]), row[0]).device_seconds) for row in rows]
+
+
+def _functions() -> str:
+    rows = [
+        (f"`{chip}`", name, f"`{arguments}`", f"{us:.4g}", f"{told:.4g}", f"{100 * (told / us - 1):+.0f}")
+        for chip, name, arguments, us, told in functions()
+    ]
+    return _table(("chip", "function", "arguments", "measured us", "modelled us", "off by %"), rows, 3)
 
 
 def _ranking() -> str:

@@ -193,6 +193,54 @@ def test_errors_are_claimed_for_what_the_measured_rows_are(chip, section):
     assert calibrate_time.seen_of(section, machine.time, rows) == machine.time[section].seen
 
 
+def test_functions_of_a_line_or_two_are_near_what_was_timed():
+    off = [abs(told / us - 1) for _, _, _, us, told in time_page.functions()]
+    assert sum(off) / len(off) < 0.15
+    assert max(off) < 0.5
+    assert time_page._functions() in PAGE
+
+
+def gathered(rows, width, indices, kind="f32", chip="tpu-v6e"):
+    """The one row of a gather of whole rows."""
+    table, taken = f"tensor<{rows}x{width}x{kind}>", f"tensor<{indices}x{width}x{kind}>"
+    numbers = (
+        "#stablehlo.gather<offset_dims = [1], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>"
+    )
+    text = (
+        f"func.func @main(%a: {table}, %i: tensor<{indices}x1xi32>) -> {taken} {{\n"
+        f'  %0 = "stablehlo.gather"(%a, %i) <{{dimension_numbers = {numbers}, slice_sizes = array<i64: 1, {width}>}}>'
+        f" : ({table}, tensor<{indices}x1xi32>) -> {taken}\n  return %0 : {taken}\n}}"
+    )
+    (row,) = [row for row in estimate(load(text), chip).rows if row.seconds]
+    return row
+
+
+@pytest.mark.parametrize(
+    ("sizes", "kind", "sparse"),
+    [  # read off modules that libtpu 0.0.42 made for 7x
+        ((4096, 1024, 2048), "f32", True),
+        ((4096, 1024, 8192), "f32", False),
+        ((4096, 1024, 8192), "bf16", False),
+        ((16384, 1024, 8192), "f32", True),
+        ((16384, 1024, 8192), "bf16", True),
+        ((16384, 1024, 1024), "f32", False),
+    ],
+)
+def test_many_rows_of_a_large_table_are_left_to_sparsecores_on_7x(sizes, kind, sparse):
+    chip = chip_of(target("tpu-7x"))
+    megabytes = sizes[1] * sizes[2] * (4 if kind == "f32" else 2) / 1e6
+    by_bytes = chip.sparse_us(sizes[2], megabytes / sizes[2], megabytes + 4e-6 * sizes[2])
+    us = 1e6 * gathered(*sizes, kind, "tpu-7x").seconds
+    assert (us >= by_bytes) == sparse
+    if not sparse:  # a row takes its cycles, whatever its bytes
+        assert us == pytest.approx(sizes[2] * chip.kernel["gather_row_ns"] / 1e3, rel=0.15, abs=1.5)
+
+
+def test_rows_of_half_the_bytes_take_as_long():
+    times = [gathered(4096, 1024, 8192, kind).seconds for kind in ("f32", "bf16")]
+    assert times[1] == pytest.approx(times[0], rel=0.05)
+
+
 def test_the_page_lists_the_constants_as_they_are():
     assert time_page._constants() in PAGE
     assert time_page._kernel() in PAGE

@@ -42,8 +42,9 @@ _TWIDDLES = 6
 """Operations of the vector unit that one stage of a Fourier transform takes for each point, and its kernels."""
 _WINDOW_MB = 5.0
 """Megabytes of one window of a kernel's arrays."""
-_MANY_ROWS, _LARGE_TABLE_MB = 2048, 2.0
-"""Rows, and megabytes of a table, from which a gather is left to SparseCores."""
+_MANY_ROWS, _TABLE_MB, _LARGE_TABLE_MB = 2048, 2.0, 24.0
+"""Rows, and megabytes of a table, from which a gather is left to SparseCores; of a table that is not large no more than
+it has, of four bytes an element (90 modules of v6e and 7x)."""
 
 
 class Fusing(Placed):
@@ -192,12 +193,13 @@ class Fusing(Placed):
 
     def _by_sparsecores(self, op: Operation, operands: Sequence[Tiles]) -> float:
         """Microseconds of a gather that SparseCores do: of many rows of a large table, of more than bytes; else 0."""
-        if len(operands) < 2 or not self.chip.machine.sparse or not self.computation.entry:
+        if len(operands) < 2 or not self.chip.kernel["sparse_gathers"] or not self.computation.entry:
             return 0.0
         result, table = self.tiles[op.name], operands[0]
         rows = gathered_rows(op, operands[1], result)
         bits = 8 * 1e6 * table.megabytes / max(1, table.elements)
-        if rows < _MANY_ROWS or table.megabytes < _LARGE_TABLE_MB or bits <= 8:
+        least = _TABLE_MB if bits >= 32 and result.elements <= table.elements else _LARGE_TABLE_MB
+        if rows < _MANY_ROWS or bits <= 8 or table.megabytes < least:
             return 0.0
         return self.chip.gathered_us(op, rows, result.megabytes)[0]
 

@@ -65,18 +65,19 @@ def busy(parts: Mapping[str, float], latency: float, rows_us: float = 0.0) -> tu
 
     ``parts``: bound -> microseconds that the unit alone needs; ``rows_us``: those of rows that are gathered one by one.
     """
+    parts = {**parts, "hbm": max(parts["hbm"], rows_us)}  # the bytes of some rows pass while others are asked for
     busiest, second = sorted(parts.values())[:-3:-1]
     bound = max(parts, key=lambda unit: parts[unit]) if busiest > latency else "latency"
-    if rows_us > max(busiest, latency):
-        bound = "hbm"
-    return latency + busiest + rows_us + NOT_HIDDEN * second, bound
+    return latency + busiest + NOT_HIDDEN * second, bound
 
 
 def run_of(chip: Chip, kind: str, asked: Asked, later_us: float = 0.0, resident: float = 0.0) -> Run:
     """One run of a kernel that asks for so much; ``later_us``: microseconds that it starts later."""
     constants, work = chip.kernel, asked.work
     parts = asked.parts(constants, chip.stream_us)
-    us, bound = busy(parts, asked.latency(constants, parts["hbm"]) + later_us, work.rows_us(constants))
+    latency = asked.latency(constants, parts["hbm"]) + later_us + work.sparse_us
+    us, bound = busy(parts, latency, work.rows_us(constants))
+    bound = "hbm" if work.sparse_us else bound
     if work.rotations and bound == "vector" and kind in ("copy", "transpose", "reshape"):
         bound = "relayout"
     run = Run(us, bound, asked.far, work.products, resident, lane="matrix" if work.matrix_us else "vector")

@@ -103,8 +103,8 @@ class Work:
         return (max(arithmetic, special) + self.rotations * constants["rotation_ns"]) / 1e3
 
     def rows_us(self, constants: TimeConstants) -> float:
-        """Microseconds of rows and elements that are gathered or scattered one by one, or by SparseCores."""
-        return self.sparse_us + self.rows * constants["gather_row_us"] + self.elements * constants["gather_element_us"]
+        """Microseconds of rows and elements that are gathered or scattered one by one."""
+        return (self.rows * constants["gather_row_ns"] + self.elements * constants["gather_element_ns"]) / 1e3
 
 
 def _across_lanes(dims: Sequence[int], operand: Tiles, result: Tiles) -> bool:
@@ -307,4 +307,5 @@ class Asked:
         if self.scalar:
             return constants["scalar_us"]
         start = constants["launch_us" if self.far > _SCALAR_MB else "near_launch_us"]
-        return start + hbm_us * FIRST_WINDOW / self.windows.count + (self.windows.count - 1) * constants["step_us"]
+        first = hbm_us * FIRST_WINDOW / max(self.windows.count, self.work.rows)  # each row begins to pass by itself
+        return start + first + (self.windows.count - 1) * constants["step_us"]
