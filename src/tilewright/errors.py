@@ -6,7 +6,7 @@ one line (plus a caret line where the place is a column of a text) and exits wit
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 
@@ -77,6 +77,25 @@ class CheckFailed(TilewrightError):
     """A check ran and found something (exit code 1)."""
 
     exit_code = 1
+
+
+def check_known(
+    name: object,
+    known: Collection[object],
+    problem: str,
+    *,
+    where: str = "",
+    say: str = "one of",
+    kind: type[TilewrightError] = UsageError,
+) -> None:
+    """An error that names a ``problem`` where a name is none of the ``known``: it lists them behind what to ``say``.
+
+    >>> check_known("max", ("sum", "mean"), "unknown combiner 'max'")
+    Traceback (most recent call last):
+    tilewright.errors.UsageError: unknown combiner 'max'; one of sum, mean
+    """
+    if name not in known:
+        raise kind(problem, where=where, how=f"{say} {', '.join(map(str, known)) or 'none'}")
 
 
 class ParseError(TilewrightError):

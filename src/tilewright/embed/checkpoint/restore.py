@@ -33,7 +33,7 @@ from tilewright.embed.device.state import (
 from tilewright.embed.host.arrays import Floats
 from tilewright.embed.model.stacking import Stacking, TablePlacement
 from tilewright.embed.model.tables import Feature, Limits, Quantization, Table, limits_of
-from tilewright.errors import TilewrightError, UsageError
+from tilewright.errors import TilewrightError, UsageError, check_known
 
 
 def restore(
@@ -231,11 +231,8 @@ def _chosen(stacking: Stacking, stored: Mapping[str, Logical], tables: Iterable[
     if tables is not None:
         names = [tables] if isinstance(tables, str) else list(tables)
         for name in names:
-            if name not in stacking.tables:
-                have = ", ".join(stacking.tables)
-                raise UsageError(f"no table {name!r} in the stacking", where="restore", how=f"one of {have}")
-            if name not in stored:
-                raise UsageError(f"no table {name!r} in the checkpoint", where=where, how=f"one of {', '.join(stored)}")
+            check_known(name, stacking.tables, f"no table {name!r} in the stacking", where="restore")
+            check_known(name, stored, f"no table {name!r} in the checkpoint", where=where)
         return names
     missing, unknown = [n for n in stacking.tables if n not in stored], [n for n in stored if n not in stacking.tables]
     if missing or unknown:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tilewright.embed.host.inputs import Ragged, normalise, offsets_of
 from tilewright.embed.logs.criteo import CATEGORICAL, NUMERIC
 from tilewright.embed.model.tables import Feature, count
-from tilewright.errors import UsageError
+from tilewright.errors import UsageError, check_known
 from tilewright.extras import need
 from tilewright.reading import open_bytes
 
@@ -47,8 +47,7 @@ class LogColumn:
     ids: str = "auto"
 
     def __post_init__(self) -> None:
-        if self.ids not in IDS:
-            raise UsageError(f"ids = {self.ids!r}", where=f"column {self.name!r}", how=f"one of {', '.join(IDS)}")
+        check_known(self.ids, IDS, f"ids = {self.ids!r}", where=f"column {self.name!r}")
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.errors import UsageError
+from tilewright.errors import UsageError, check_known
 from tilewright.isa.chip.segments import (
     Part,
     Segment,
@@ -85,10 +85,7 @@ class Machine:
         self.now += self.config.link_cycles(size)
 
     def _storage(self, name: str) -> Storage:
-        if name not in self.chip.storages:
-            raise UsageError(
-                f"no page table called {name!r}", how=f"there are {', '.join(self.chip.storages) or 'none'}"
-            )
+        check_known(name, self.chip.storages, f"no page table called {name!r}", say="there are")
         return self.chip.storages[name]
 
     def _pes(self, pe: int | Sequence[int] | None) -> list[int]:

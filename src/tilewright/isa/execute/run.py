@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.errors import UsageError
+from tilewright.errors import UsageError, check_known
 from tilewright.isa.chip.segments import Segment, TensorMemory
 from tilewright.isa.chip.state import Pe, Shown, new_chip, wrap
 from tilewright.isa.execute.blocks import BlockState, encoded, run_block
@@ -78,8 +78,7 @@ class RunResult(Shown):
     def tensor(self, name: str) -> np.ndarray[Any, Any]:
         """The values of a segment after the run, as the page table finds them (a page moved out: device memory)."""
         storages = self.state.chip.storages
-        if name not in storages:
-            raise UsageError(f"no segment called {name!r}", how=f"there are {', '.join(storages) or 'none'}")
+        check_known(name, storages, f"no segment called {name!r}", say="there are")
         return storages[name].values(self.state.chip.store)
 
 

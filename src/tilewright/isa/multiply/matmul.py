@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.errors import UnsupportedError, UsageError
+from tilewright.errors import UnsupportedError, UsageError, check_known
 from tilewright.isa.chip.segments import Part, TensorMemory, by_dim
 from tilewright.isa.chip.state import Shown
 from tilewright.isa.execute.machine import Machine
@@ -351,8 +351,7 @@ class KernelResult(Shown):
 def element_type(array: Array, name: str) -> str:
     """The machine's name of an array's element type; ``name`` is the array's own, for the error."""
     dtype = dtype_name(array.dtype)
-    if dtype not in ELEMENT_TYPES:
-        raise UsageError(f"{name} has elements of type {array.dtype}", how=f"one of {', '.join(ELEMENT_TYPES)}")
+    check_known(dtype, ELEMENT_TYPES, f"{name} has elements of type {array.dtype}")
     return dtype
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilewright.errors import UsageError
+from tilewright.errors import check_known
 from tilewright.isa.chip.clock import MATH_STALLS, QUEUE
 from tilewright.isa.chip.segments import Storage
 from tilewright.isa.chip.state import Pe
@@ -102,8 +102,7 @@ class Heat:
         """Accesses of one kind to every line: int64[lines]."""
         if kind == "accesses":
             return np.asarray(self.lines[:, [0, 3, 4]].sum(axis=1))
-        if kind not in LINE_ACCESSES:
-            raise UsageError(f"no kind of access called {kind!r}", how=f"one of accesses, {', '.join(LINE_ACCESSES)}")
+        check_known(kind, LINE_ACCESSES, f"no kind of access called {kind!r}", say="one of accesses,")
         return self.lines[:, LINE_ACCESSES.index(kind)]
 
     def drawing(self, kind: str = "accesses") -> Drawing:
@@ -403,8 +402,7 @@ class RunProfile:
 
     def heat(self, name: str) -> Heat:
         """How often each line of a tensor was touched and missed, by all processing elements."""
-        if name not in self.seen:
-            raise UsageError(f"no tensor called {name!r}", how=f"there are {', '.join(self.seen) or 'none'}")
+        check_known(name, self.seen, f"no tensor called {name!r}", say="there are")
         return Heat(name, self.result.state.chip.storages[name], self.seen[name])
 
     def to_dict(self) -> dict[str, Any]:

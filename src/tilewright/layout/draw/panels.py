@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tilewright.errors import UsageError
+from tilewright.errors import UsageError, check_known
 from tilewright.layout.explain import lineage
 from tilewright.layout.index.address_map import AddressMap, decode_many
 from tilewright.layout.index.types import memory_name
@@ -210,8 +210,7 @@ def choose_colour(layout: AddressMap, colour: str) -> str:
     ways = colour_ways(layout)
     if colour == "auto":
         return ways[0]
-    if colour.lower() not in ways:
-        raise UsageError(f"{layout} cannot be coloured by {colour!r}", how=f"choose one of {', '.join(ways)}")
+    check_known(colour.lower(), ways, f"{layout} cannot be coloured by {colour!r}", say="choose one of")
     return colour.lower()
 
 
