@@ -59,11 +59,14 @@ def true_or_false(value: object, name: str, where: str) -> bool:
 
 
 @contextmanager
-def placed_at(where: str, kind: type[TilewrightError] = UsageError) -> Iterator[None]:
-    """Errors of a kind that are raised inside become UsageErrors whose place is ``where``, whatever theirs was."""
+def placed_at(where: str, kind: type[TilewrightError] = UsageError, *, within: bool = False) -> Iterator[None]:
+    """Errors of a kind that are raised inside become UsageErrors whose place is ``where``, whatever theirs was, or
+    theirs ``within`` it."""
     try:
         yield
     except kind as error:
+        if within and error.where:
+            where = error.where if error.where.startswith(where) else f"{where}: {error.where}"
         raise UsageError(error.what, where=where, how=error.how) from None
 
 

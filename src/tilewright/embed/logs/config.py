@@ -226,10 +226,8 @@ def read_config(path: str | Path) -> EmbedConfig:
     cannot be, a feature of a table that is not there, a table that no feature uses.
     """
     where, value = str(path), read_file(path, "TOML")
-    try:
+    with placed_at(where, within=True):
         return _config(typed(value, _File, "", _HINTS))
-    except UsageError as error:
-        raise UsageError(error.what, where=f"{where}: {error.where}" if error.where else where, how=error.how) from None
 
 
 # What a finding changes in the file.
