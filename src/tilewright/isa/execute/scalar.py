@@ -78,9 +78,7 @@ def _division(remainder: bool) -> Handler:
 
 
 def _select(pe: Pe, instruction: Instruction) -> Any:
-    choice = pe.predicates[:, number(instruction.operands[1])]
-    x, y = (source(pe, o) for o in instruction.operands[2:])
-    return np.where(choice, x, y)
+    return np.where(_predicate(pe, instruction.operands[1]), *(source(pe, o) for o in instruction.operands[2:]))
 
 
 def _read(pe: Pe, instruction: Instruction) -> Faults:
@@ -175,22 +173,13 @@ def _convert(pe: Pe, instruction: Instruction) -> Array:
 
 # Comparisons into predicates, logic on them, and votes: one uniform register from what all threads say.
 
-_COMPARE: dict[str, Callable[[Any, Any], Any]] = {
-    "eq": operator.eq,
-    "ne": operator.ne,
-    "lt": operator.lt,
-    "le": operator.le,
-    "gt": operator.gt,
-    "ge": operator.ge,
-}
-
 
 def compare(condition: str | None, x: Any, y: Any) -> Any:
-    """X cond Y, of signed integers or, where the condition ends in u, of the same words unsigned."""
+    """X cond Y (eq, ne, lt, le, gt, ge), of signed integers or, where it ends in u, of the same words unsigned."""
     name = condition or ""
     if name.endswith("u"):
-        return _COMPARE[name[:-1]](x & 0xFFFFFFFF, y & 0xFFFFFFFF)
-    return _COMPARE[name](x, y)
+        return compare(name[:-1], x & 0xFFFFFFFF, y & 0xFFFFFFFF)
+    return getattr(operator, name)(x, y)
 
 
 def _comparison(operand: Callable[[Pe, Operand], Any]) -> Handler:
