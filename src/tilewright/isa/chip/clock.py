@@ -17,10 +17,10 @@ import numpy as np
 from tilewright.isa.kernels import records
 from tilewright.isa.language.config import DRAMS, MatrixUnitConfig
 from tilewright.isa.language.counts import Moved
+from tilewright.isa.language.errors import Array
 from tilewright.isa.language.instructions import UNITS
 from tilewright.trace import Args, Counter, Event, Instant, Slice, Track
 
-Array = np.ndarray[Any, Any]
 _AT, _COUNTERS = records.ACCOUNTS.places, [f.name for f in fields(Moved)]
 
 

@@ -24,12 +24,11 @@ from tilewright.isa.chip.segments import (
 from tilewright.isa.kernels.records import CACHE, WINDOWS
 from tilewright.isa.language.config import DRAMS, MatrixUnitConfig
 from tilewright.isa.language.counts import Counts, Moved, Traffic
-from tilewright.isa.language.errors import ErrorRecord, Faults, MatrixUnitError
+from tilewright.isa.language.errors import Array, ErrorRecord, Faults, MatrixUnitError
 from tilewright.isa.language.program import Instruction
 
 # Caches of lines as arrays which the traffic kernels walk: LRU sets, with lines that a ``t1`` walk retains.
 
-Array = np.ndarray[Any, Any]
 _AT, _HEAD = CACHE.places, len(CACHE.names)
 LARGE = 1 << 20
 """Cells from which a cache is touched here and there only, and clearing all of it would cost more."""

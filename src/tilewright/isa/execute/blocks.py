@@ -23,10 +23,10 @@ from tilewright.isa.execute.operands import NAN, all_loaded, grid_index, number,
 from tilewright.isa.kernels import records
 from tilewright.isa.kernels.records import Record, address
 from tilewright.isa.language.config import MatrixUnitConfig
+from tilewright.isa.language.errors import Array
 from tilewright.isa.language.program import Instruction, Label, MachineProgram, Operand, Register
 from tilewright.kernels.threads import in_pieces
 
-Array = np.ndarray[Any, Any]
 _PAGES = frozenset(("ptmap", "ptdel", "dmain", "dmaout", "dmawait", "dmastat"))
 """Instructions after which pages may be elsewhere, or on their way."""
 _WINDOWS = frozenset(("segbase", "segsize"))

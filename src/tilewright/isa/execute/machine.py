@@ -25,10 +25,8 @@ from tilewright.isa.execute.run import Job, Runner, RunResult, Work, result_of, 
 from tilewright.isa.language.assemble import program_of
 from tilewright.isa.language.config import MatrixUnitConfig, checked_config
 from tilewright.isa.language.counts import Counts
-from tilewright.isa.language.errors import whole, wholes
+from tilewright.isa.language.errors import Array, whole, wholes
 from tilewright.isa.language.program import MachineProgram
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import numpy as np
 
 from tilewright.isa.chip.state import Pe, wrap
 from tilewright.isa.execute import operands
-from tilewright.isa.language.errors import Faults
+from tilewright.isa.language.errors import Array, Faults
 from tilewright.isa.language.program import Instruction, Operand
 
 Value = Callable[[Pe, Instruction], Any]
@@ -108,8 +108,6 @@ def _clr(pe: Pe, instruction: Instruction) -> Faults:
 
 
 # float32 arithmetic and conversions, one rounding each, the same bits on every machine.
-
-Array = np.ndarray[Any, Any]
 
 
 def as_float(pe: Pe, operand: Operand) -> Array:

@@ -15,11 +15,8 @@ import numpy as np
 from tilewright.isa.chip.state import Pe
 from tilewright.isa.execute import operands
 from tilewright.isa.execute.scalar import compare
-from tilewright.isa.language.errors import Faults
+from tilewright.isa.language.errors import Array, Faults
 from tilewright.isa.language.program import Instruction, Register
-
-Array = np.ndarray[Any, Any]
-
 
 # Functions of float32, in float64: the exponential and the logarithm as a power of two times a polynomial.
 

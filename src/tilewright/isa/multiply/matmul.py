@@ -23,7 +23,7 @@ from tilewright.isa.execute.run import RunResult, run_on, start_state, timeline
 from tilewright.isa.language.assemble import assemble
 from tilewright.isa.language.config import MatrixUnitConfig, checked_config
 from tilewright.isa.language.counts import Counts, Moved, Traffic
-from tilewright.isa.language.errors import ErrorRecord, array_of, whole
+from tilewright.isa.language.errors import Array, ErrorRecord, array_of, whole
 from tilewright.isa.language.instructions import ELEMENT_TYPES
 from tilewright.isa.language.program import MachineProgram
 from tilewright.isa.vector.epilogue import check_epilogue, epilogue_lines
@@ -311,9 +311,6 @@ def _done(plan: MatmulPlan, stride: str, tag: str) -> list[str]:
     most = min(ACCUMULATORS, -(-min(plan.columns, plan.n) // plan.ka))
     broadcasts = plan.ka == 1 and not plan.config.disjoint_sets
     return epilogue_lines(plan.epilogue, most, plan.config.registers, broadcasts, stride, tag)
-
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(eq=False, repr=False)

@@ -22,6 +22,7 @@ from tilewright.isa.execute.run import Job, Runner, RunResult, Tensors, Work, re
 from tilewright.isa.kernels.records import LINE_ACCESSES
 from tilewright.isa.language.config import MatrixUnitConfig
 from tilewright.isa.language.counts import Counts, Traffic
+from tilewright.isa.language.errors import Array
 from tilewright.isa.language.program import MachineProgram
 from tilewright.layout.draw.panels import Bounds, Level, Panel, Scene
 from tilewright.layout.draw.picture import draw_picture
@@ -32,9 +33,6 @@ from tilewright.render.drawing import Drawing
 
 if TYPE_CHECKING:
     from rich.text import Text
-
-
-Array = np.ndarray[Any, Any]
 
 
 def new_heat(storages: dict[str, Storage]) -> dict[str, Array]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from tilewright.errors import UnsupportedError, UsageError, check_known
 from tilewright.isa.execute.operands import numpy_type
-from tilewright.isa.language.errors import array_of
+from tilewright.isa.language.errors import Array, array_of
 
 FORMS = ("full", "row", "col", "one", "rows")
 """How a tensor lies over the matrix: every element; one for each row; one for each column; one; some rows, repeated."""
@@ -146,9 +146,6 @@ class VectorSpec:
     @property
     def reduces(self) -> bool:
         return any(op.name.startswith("reduce_") for op in self.body)
-
-
-Array = np.ndarray[Any, Any]
 
 
 def _shape(spec: VectorSpec, form: str, period: int = 0) -> tuple[int, int]:

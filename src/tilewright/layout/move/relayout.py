@@ -15,14 +15,13 @@ from tilewright.errors import UnsupportedError, UsageError
 from tilewright.layout.index.address_map import AddressMap
 from tilewright.layout.index.bitcast import order_of, why_not
 from tilewright.layout.index.index_map import IndexMap
-from tilewright.layout.index.types import is_traced, require_room
+from tilewright.layout.index.types import Array, is_traced, require_room
 from tilewright.layout.move import LINE
 from tilewright.layout.move.nest import Box, CommonDim, Loop, boxes_of, layout_terms
 from tilewright.layout.move.pack import buffer_spec, check_buffer, narrow, widen
 from tilewright.layout.move.plan import aligned_empty, relayout_boxes, relayout_plan, run_filled, zero_of
 from tilewright.render.tables import Column, glance, glance_table
 
-Array = np.ndarray[Any, Any]
 _MOST_RUNS = 1 << 24
 
 
