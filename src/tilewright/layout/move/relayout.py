@@ -192,9 +192,9 @@ def _solvable(counters: Sequence[_Counter], source: int, target: int, tries: lis
         return True
     first, rest = counters[0], counters[1:]
     low, high = first.low, first.high
-    for side, total in ((2, source), (3, target)):
-        least, most = _reach(rest, side)
-        step = first[side]
+    for side, total in ((2, source), (3, target)):  # the least and the largest sum of the others there, and ours
+        ends = [sorted((c.low * c[side], c.high * c[side])) for c in rest]
+        least, most, step = sum(end for end, _ in ends), sum(end for _, end in ends), first[side]
         if not step:
             if not least <= total <= most:
                 return False
@@ -204,12 +204,6 @@ def _solvable(counters: Sequence[_Counter], source: int, target: int, tries: lis
     return any(
         _solvable(rest, source - k * first.source, target - k * first.target, tries) for k in range(low, high + 1)
     )
-
-
-def _reach(counters: Sequence[_Counter], side: int) -> tuple[int, int]:
-    """The least and the largest sum of the counters on a side (2: source, 3: target)."""
-    ends = [sorted((c.low * c[side], c.high * c[side])) for c in counters]
-    return sum(low for low, _ in ends), sum(high for _, high in ends)
 
 
 @dataclass(frozen=True)
