@@ -6,7 +6,7 @@ one line (plus a caret line where the place is a column of a text) and exits wit
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 
@@ -59,11 +59,14 @@ def true_or_false(value: object, name: str, where: str) -> bool:
 
 
 @contextmanager
-def placed_at(where: str, kind: type[TilewrightError] = UsageError) -> Iterator[None]:
-    """Errors of a kind that are raised inside become UsageErrors whose place is ``where``, whatever theirs was."""
+def placed_at(where: str, kind: type[TilewrightError] = UsageError, *, within: bool = False) -> Iterator[None]:
+    """Errors of a kind that are raised inside become UsageErrors whose place is ``where``, whatever theirs was, or
+    theirs ``within`` it."""
     try:
         yield
     except kind as error:
+        if within and error.where:
+            where = error.where if error.where.startswith(where) else f"{where}: {error.where}"
         raise UsageError(error.what, where=where, how=error.how) from None
 
 
@@ -77,6 +80,25 @@ class CheckFailed(TilewrightError):
     """A check ran and found something (exit code 1)."""
 
     exit_code = 1
+
+
+def check_known(
+    name: object,
+    known: Collection[object],
+    problem: str,
+    *,
+    where: str = "",
+    say: str = "one of",
+    kind: type[TilewrightError] = UsageError,
+) -> None:
+    """An error that names a ``problem`` where a name is none of the ``known``: it lists them behind what to ``say``.
+
+    >>> check_known("max", ("sum", "mean"), "unknown combiner 'max'")
+    Traceback (most recent call last):
+    tilewright.errors.UsageError: unknown combiner 'max'; one of sum, mean
+    """
+    if name not in known:
+        raise kind(problem, where=where, how=f"{say} {', '.join(map(str, known)) or 'none'}")
 
 
 class ParseError(TilewrightError):

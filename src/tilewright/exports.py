@@ -8,8 +8,8 @@ from importlib import import_module
 from typing import Any
 
 
-def public_names(package: str, file: str) -> tuple[list[str], Callable[[str], Any]]:
-    """``__all__`` and ``__getattr__`` of a package, whose names are what ``if TYPE_CHECKING:`` imports in ``file``.
+def public_names(package: str, file: str) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
+    """``__all__``, ``__getattr__`` and ``__dir__`` of a package, whose names ``if TYPE_CHECKING:`` imports in ``file``.
 
     A name's module is imported when the name is asked for, so that nobody waits for what they do not use.
     """
@@ -24,4 +24,5 @@ def public_names(package: str, file: str) -> tuple[list[str], Callable[[str], An
         module, own = places[name]
         return import_module(f"{package}.{own}") if module == package else getattr(import_module(module), own)
 
-    return sorted(places), load
+    names = sorted(places)
+    return names, load, lambda: names

@@ -11,18 +11,10 @@ from typing import Annotated, Any
 import typer
 from typer.main import get_command
 
-from tilewright.cli import embed, isa, layout, programs
+from tilewright.cli import embed, isa, layout, programs, streams
 from tilewright.cli.mcp import mcp
 from tilewright.cli.options import parsed
 from tilewright.cli.standalone import explain_error, explore, run, targets, warm
-from tilewright.cli.streams import (
-    NO_ROOM,
-    abandon_stdout,
-    leaving_at_once,
-    quiet_threads,
-    tell_of_compiling,
-    usable_streams,
-)
 from tilewright.errors import ParseError, TilewrightError
 from tilewright.extras import missing_extra
 from tilewright.render.delivery import remark
@@ -117,11 +109,11 @@ def main() -> None:
     arguments = [word for word in sys.argv[1:] if word != "--debug"]
     debug = len(arguments) < len(sys.argv) - 1
     try:
-        usable_streams()
+        streams.usable_streams()
         if not debug:
-            quiet_threads()
-        tell_of_compiling()
-        with leaving_at_once():
+            streams.quiet_threads()
+        streams.tell_of_compiling()
+        with streams.leaving_at_once():
             code = _parser()(args=arguments, standalone_mode=False)
         sys.stdout.flush()
         sys.exit(code if isinstance(code, int) else 0)
@@ -130,7 +122,7 @@ def main() -> None:
     except (BrokenPipeError, SystemExit) as end:  # the reader went away, of which typer and rich make exit code 1
         if not isinstance(end, BrokenPipeError) and not isinstance(end.__context__, BrokenPipeError):
             raise
-        abandon_stdout()
+        streams.abandon_stdout()
         text, code = "", 0
     except Exception as error:
         if debug:
@@ -157,8 +149,8 @@ def _explained(error: Exception) -> tuple[str, int]:
         return f"tilewright: {error}".replace("\n", " ") + caret, error.exit_code
     if isinstance(error, MemoryError):
         return "tilewright: out of memory; give smaller sizes", 2
-    if isinstance(error, OSError) and error.errno in NO_ROOM:
-        abandon_stdout()
+    if isinstance(error, OSError) and error.errno in streams.NO_ROOM:
+        streams.abandon_stdout()
         return f"tilewright: cannot write stdout: {error.strerror}", 2
     if isinstance(error, FileNotFoundError):
         try:

@@ -80,8 +80,4 @@ if TYPE_CHECKING:
     from tilewright.embed.training.step import TrainStep, train_step
     from tilewright.embed.warming import warm
 
-__all__, __getattr__ = public_names(__name__, __file__)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__all__, __getattr__, __dir__ = public_names(__name__, __file__)

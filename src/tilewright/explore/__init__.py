@@ -7,4 +7,4 @@ from tilewright.exports import public_names
 if TYPE_CHECKING:
     from tilewright.explore.server import Explorer, serve  # starlette comes with it
 
-__all__, __getattr__ = public_names(__name__, __file__)
+__all__, __getattr__, __dir__ = public_names(__name__, __file__)

@@ -232,13 +232,10 @@ def _facts(layout: layouts.IndexMap) -> list[tuple[str, str]]:
 def _cells(scene: Scene) -> dict[str, Any]:
     """The scene's panels as flat lists, row by row; the page decides sizes in pixels and nothing else."""
     return {
-        "title": scene.title,
-        "facts": scene.facts,
-        "cut": scene.cut,
+        **{name: getattr(scene, name) for name in ("title", "facts", "cut", "opened")},
         "label": scene.label_is,
         "colour": scene.colour_by,
         "levels": [{"name": v.name, "rows": v.row_period, "columns": v.column_period} for v in scene.levels],
-        "opened": scene.opened,
         "rows": [1] * bool(scene.devices) + [len(row) for row in scene.panels],
         "panels": [
             *map(_panel, filter(None, [scene.devices])),

@@ -45,12 +45,9 @@ def plan(asked: Question) -> dict[str, Any]:
     per_stack = {stack.name: sum(stack.per_shard) for stack in learnt.stacks}
     dropped_share = sum(lost.values()) / max(1, sum(per_stack.values()))
     return {
-        "verdict": under.verdict,
-        "fits": under.fits,
-        "batch": under.batch,
+        **{name: getattr(under, name) for name in ("verdict", "fits", "batch")},
         "batches": len(batches),
-        "chips": under.stacking.topology.chips,
-        "sparsecores": under.stacking.topology.sparsecores,
+        **{name: getattr(under.stacking.topology, name) for name in ("chips", "sparsecores")},
         "targets": [name for name in target_names() if find_target(name).sparse is not None],
         "optimizers": sorted(embed.OPTIMIZERS),
         "minibatches": cuts,

@@ -10,20 +10,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from tilewright import hlo
 from tilewright.errors import TilewrightError, UsageError
 from tilewright.explore.worker import Question
-from tilewright.hlo import (
-    KernelCheck,
-    MovementReport,
-    MovementRow,
-    Operation,
-    Program,
-    Suggestion,
-    check_kernels,
-    in_normal_form,
-    load,
-    report,
-)
 from tilewright.reading import open_bytes, read_stream
 from tilewright.render import bytes_text, seconds_text
 from tilewright.render.formats import counted, place_text, ratio_text
@@ -70,16 +59,16 @@ class _Node:
 class _Loaded:
     """A program under a target, with what questions about it share."""
 
-    def __init__(self, program: Program, target: str | None) -> None:
-        self.report: MovementReport = report(program, target)
+    def __init__(self, program: hlo.Program, target: str | None) -> None:
+        self.report: hlo.MovementReport = hlo.report(program, target)
         self.given = program
         if self.report.normal_form:  # the rows are of what the compiler makes of it first
-            program = in_normal_form(program).program
+            program = hlo.in_normal_form(program).program
         self.program = program
         paths = {computation.name: program.path(computation.name) for computation in program.computations}
         of_path = {(row.path, row.name): row for row in self.report.rows if not row.in_fusion}
-        self.row_of: dict[Key, MovementRow] = {}
-        self.operations: dict[Key, Operation] = {}
+        self.row_of: dict[Key, hlo.MovementRow] = {}
+        self.operations: dict[Key, hlo.Operation] = {}
         for computation in program.computations:
             if computation.name in self._inner:
                 continue
@@ -96,11 +85,11 @@ class _Loaded:
         return self.program.fused | called
 
     @cached_property
-    def kernels(self) -> list[KernelCheck]:
+    def kernels(self) -> list[hlo.KernelCheck]:
         """Its Pallas kernels, as they are on the target."""
-        return check_kernels(self.given, target=self.report.target or _USUAL)
+        return hlo.check_kernels(self.given, target=self.report.target or _USUAL)
 
-    def concerned(self, change: Suggestion) -> Key | None:
+    def concerned(self, change: hlo.Suggestion) -> Key | None:
         """The operation to look at for a change."""
         return next((key for key, row in self.row_of.items() if change.concerns(row)), None)
 
@@ -115,7 +104,7 @@ class _Loaded:
         return (_LOCATION.sub("", text) if self.report.normal_form else text).split("\n")
 
     @cached_property
-    def shown(self) -> dict[Key, Operation]:
+    def shown(self) -> dict[Key, hlo.Operation]:
         away = _LEFT_OUT | _SEEN_THROUGH
         return {key: op for key, op in self.operations.items() if op.opcode not in away}
 
@@ -131,7 +120,7 @@ class _Loaded:
                 found.update((end, (computation, name)) for end in sources[computation, name])
         return dict(found)
 
-    def _sources_of(self, key: Key, user: Operation, sources: Mapping[Key, tuple[Key, ...]]) -> tuple[Key, ...]:
+    def _sources_of(self, key: Key, user: hlo.Operation, sources: Mapping[Key, tuple[Key, ...]]) -> tuple[Key, ...]:
         """The shown operations that a value comes from."""
         if key in self.shown:
             return (key,)
@@ -181,10 +170,10 @@ def _program(asked: Question) -> _Loaded:
     if key not in _loaded:
         path = Path(asked.path)
         if path.is_dir():
-            program = load(path)
+            program = hlo.load(path)
         else:
             with open_bytes(path, path.name) as file:
-                program = load(read_stream(file, path.name))
+                program = hlo.load(read_stream(file, path.name))
         chip = find_target(target).name if target else _USUAL if program.kind == "stablehlo" else None
         _loaded[key] = _Loaded(program, chip)
     _loaded.move_to_end(key)
@@ -214,7 +203,7 @@ def program(asked: Question) -> dict[str, Any]:
 
 def _takes_programs(name: str) -> bool:
     try:
-        report(load(_SMALLEST), name)
+        hlo.report(hlo.load(_SMALLEST), name)
     except TilewrightError:
         return False
     return True
@@ -298,7 +287,7 @@ def _cost(seconds: float, moved: int) -> str:
     return ", ".join([*parts, f"{bytes_text(moved)} moved"] if moved else parts)
 
 
-def _row_json(key: Key, row: MovementRow) -> dict[str, Any]:
+def _row_json(key: Key, row: hlo.MovementRow) -> dict[str, Any]:
     first = row.from_layout if not row.from_layout.startswith("(") else ""
     return {name: getattr(row, name) for name in ("name", "op", "category", "reason", "runs")} | {
         "key": list(key),
@@ -382,7 +371,7 @@ def _split(name: str) -> list[str]:
     return parts
 
 
-def _place(op: Operation) -> tuple[str, ...]:
+def _place(op: hlo.Operation) -> tuple[str, ...]:
     """File, then line."""
     if op.source is None:
         return ()

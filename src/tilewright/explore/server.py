@@ -208,7 +208,10 @@ class Explorer:
 
     async def _page(self, request: Request) -> Response:
         start = {"file": self.first, "sources": sorted(self.sources), "program": self._assembly()}
-        return HTMLResponse(_page_text(self.token, json.dumps(start)))
+        text = files("tilewright.explore").joinpath("assets", "page.html").read_text(encoding="utf-8")
+        values = {"ASSETS": f"/assets/{self.token}", "MARK": shared_asset("mark.svg")}
+        values["START"] = str(escape(json.dumps(start)))
+        return HTMLResponse(re.sub(r"\{\{(\w+)\}\}", lambda match: values[match[1]], text))
 
     def _assembly(self) -> str | None:
         """The text of the file, where it is a program of the matrix unit: the page edits it."""
@@ -318,12 +321,6 @@ def _asset_text(name: str) -> str | None:
     if own.is_file():
         return own.read_text(encoding="utf-8")
     return shared_asset(name) if name in ("page.css", "figure.css") else None
-
-
-def _page_text(token: str, start: str) -> str:
-    text = files("tilewright.explore").joinpath("assets", "page.html").read_text(encoding="utf-8")
-    values = {"ASSETS": f"/assets/{token}", "MARK": shared_asset("mark.svg"), "START": str(escape(start))}
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: values[match[1]], text)
 
 
 def serve(explorer: Explorer, port: int = 0, opened: Callable[[str], None] = print) -> None:

@@ -47,4 +47,4 @@ if TYPE_CHECKING:
     from tilewright.hlo.timing.estimate import estimate
     from tilewright.hlo.timing.step import StepTime, TimeRow
 
-__all__, __getattr__ = public_names(__name__, __file__)
+__all__, __getattr__, __dir__ = public_names(__name__, __file__)

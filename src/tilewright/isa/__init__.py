@@ -32,4 +32,4 @@ if TYPE_CHECKING:
     from tilewright.isa.vector.spec import Input, Op, Output, VectorSpec
     from tilewright.isa.warming import warm
 
-__all__, __getattr__ = public_names(__name__, __file__)
+__all__, __getattr__, __dir__ = public_names(__name__, __file__)

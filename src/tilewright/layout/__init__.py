@@ -40,8 +40,4 @@ if TYPE_CHECKING:
     from tilewright.layout.move.relayout import Relayout, relayout
     from tilewright.layout.warming import warm
 
-__all__, __getattr__ = public_names(__name__, __file__)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__all__, __getattr__, __dir__ = public_names(__name__, __file__)

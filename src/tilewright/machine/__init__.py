@@ -10,4 +10,4 @@ if TYPE_CHECKING:
     from tilewright.machine.report import ProgramReport, RunReport
     from tilewright.machine.running import run
 
-__all__, __getattr__ = public_names(__name__, __file__)
+__all__, __getattr__, __dir__ = public_names(__name__, __file__)

@@ -107,12 +107,9 @@ class Fitted:
         assert self.tables is not None
         plan, hot = self.tables.stacking(), self.tables.hot_rows
         raised = {name: limits.with_headroom(self.job.headroom) for name, limits in self.recorded.items()}
-        facts: dict[str, Any] = {
-            "target": self.job.target,
-            "topology": dict(vars(plan.topology)),
-            "rotation": plan.rotations,
-        }
-        facts |= {"batch": self.job.batch, "batches": len(self.trained.losses), "basis": "training"}
+        facts: dict[str, Any] = {"target": self.job.target, "topology": dict(vars(plan.topology))}
+        facts |= {"rotation": plan.rotations, "batch": self.job.batch}
+        facts |= {"batches": len(self.trained.losses), "basis": "training"}
         return embed.FdoStats.of_limits(raised).limits_json(**facts, hot_rows={n: i.tolist() for n, i in hot.items()})
 
     @property
@@ -129,22 +126,14 @@ class Fitted:
             "kind": "training",
             "model": self.name,
             "data": self.source,
-            "target": job.target,
-            "chips": job.chips,
-            "devices": self.devices,
-            "processes": self.processes,
-            "batch": job.batch,
-            "pipelined": job.pipelined,
+            **{name: getattr(job, name) for name in ("target", "chips", "batch", "pipelined")},
+            **{name: getattr(self, name) for name in ("devices", "processes", "examples_per_second")},
+            **{name: getattr(done, name) for name in ("seconds", "hidden", "dropped_ids", "num_minibatches")},
             "resumed_from": self.first if job.resume else None,
             "steps": self.first + len(done.losses),
             "losses": finite(done.losses),
-            "seconds": done.seconds,
-            "examples_per_second": self.examples_per_second,
             "host_seconds": done.preparing,
             "host_seconds_waited_for": done.waiting,
-            "hidden": done.hidden,
-            "dropped_ids": done.dropped_ids,
-            "num_minibatches": done.num_minibatches,
             "checkpoints": list(self.saved),
             "recorded": {name: dict(vars(limits)) for name, limits in self.recorded.items()},
         }

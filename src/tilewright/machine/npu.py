@@ -125,7 +125,9 @@ class _Planner:
             if plan is not None or not self.standing:
                 break
             own = {each.key for each in layer.operands}
-            spilled += self._evict(max(self.standing, key=lambda k: (k not in own, self._size(k))))
+            sizes = {key: (key not in own, each.tensor.layout.bytes_per_npu) for key, each in self.standing.items()}
+            gone = self.standing.pop(max(sizes, key=sizes.__getitem__))
+            spilled += 0 if gone.written else gone.operand.bytes({})  # stored because a tensor makes room
         if plan is None:
             self._cut(layer, alone, spilled)
             return
@@ -134,28 +136,18 @@ class _Planner:
         beside = tuple(each.tensor.name for key, each in self.standing.items() if key not in own)
         loads = sum(e.bytes({}) for e in layer.operands if e.role == "in" and e.name not in found)
         stores = spilled
+        read_later = {each.key for later in self.layers[number + 1 :] for each in later.operands}
         for each in layer.operands:
             if each.role == "work":
                 continue
             written = each.role == "in" or self._must_be_stored(each, number)
             if each.role == "out" and written:
                 stores += each.bytes({})
-            if each.key is not None and each.key not in self.standing and self._read_later(each.key, number):
+            if each.key is not None and each.key not in self.standing and each.key in read_later:
                 base = plan[each.name].base
                 name = f"{layer.name}: {each.name}"
                 self.standing[each.key] = _Resident(LocalTensor(name, each.place({}), base), each, written)
         self.done.append(Planned(layer, need_of(layer), plan, None, found, beside, loads, stores, alone))
-
-    def _size(self, key: tuple[Any, ...]) -> int:
-        return self.standing[key].tensor.layout.bytes_per_npu
-
-    def _evict(self, key: tuple[Any, ...]) -> int:
-        """Bytes to be stored because a tensor makes room."""
-        given = self.standing.pop(key)
-        return 0 if given.written else given.operand.bytes({})
-
-    def _read_later(self, key: tuple[Any, ...], number: int) -> bool:
-        return any(each.key == key for later in self.layers[number + 1 :] for each in later.operands)
 
     def _must_be_stored(self, made: Operand, number: int) -> bool:
         """Whether an output must be in global memory: a result, or read turned."""
@@ -216,7 +208,9 @@ def best_cut(layer: NpuLayer, memory: LaneMemory) -> Cut | None:
     for moved, slices, sizes in sorted(found, key=lambda each: each[:2]):
         plan = _plan([LocalTensor(e.name, e.place(sizes), None) for e in layer.operands], layer, memory)
         if plan is not None:
-            return Cut(sizes, slices, moved, plan, _cut_text(layer, sizes))
+            cut = [axis for axis in layer.axes if sizes[axis.name] < axis.size]
+            said = " and ".join(f"{sizes[axis.name]} of {axis.size} {_AXIS_WORDS[axis.name]}" for axis in cut)
+            return Cut(sizes, slices, moved, plan, f"{said} at once")
     return None
 
 
@@ -296,11 +290,6 @@ _AXIS_WORDS = {
     "rows": "rows",
     "columns": "columns",
 }
-
-
-def _cut_text(layer: NpuLayer, sizes: dict[str, int]) -> str:
-    said = [f"{sizes[a.name]} of {a.size} {_AXIS_WORDS[a.name]}" for a in layer.axes if sizes[a.name] < a.size]
-    return f"{' and '.join(said)} at once"
 
 
 # The stage: what every layer has in the local memories, checks, and the page's blocks.

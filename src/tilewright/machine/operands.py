@@ -84,7 +84,8 @@ class _Reader:
 
     def layer(self, name: str, nodes: Sequence[Node], outputs: Sequence[Value]) -> NpuLayer:
         """One layer: its tensors, and every node as an instruction on them."""
-        computing = [node for node in nodes if node.name not in _UNTOUCHED and not self._fixed(node)]
+        fixed = self.reading.fixed
+        computing = [n for n in nodes if n.name not in _UNTOUCHED and not fixed.issuperset(n.results)]
         product = next((node for node in computing if node.name in ("dot_general", "convolution")), None)
         if product is not None and product.name == "convolution":
             shaped: _Dims = _Convolution(self, product)
@@ -100,9 +101,6 @@ class _Reader:
             if shaped.order and len(value.sizes) == 4:
                 self.images[value] = shaped.order
         return _Layer(self, name, shaped).build(computing, outputs)
-
-    def _fixed(self, node: Node) -> bool:
-        return bool(self.reading.fixed.issuperset(node.results))
 
     def order(self, value: Value) -> str:
         """The letters of an image's dims, such as ``b01f``; "" for what is no image."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 
 from tilewright.embed import Plan
-from tilewright.hlo import MovementReport, Optimized, StepTime, TimeRow, Verdict
+from tilewright.hlo import MovementReport, Optimized, StepTime, TimeRow
 from tilewright.isa import Counts
 from tilewright.machine.model import RunData
 from tilewright.machine.results import Change, Check, Memory, Studied
@@ -227,7 +227,11 @@ def rewrite_blocks(optimized: Mapping[str, Optimized], proof: Proof, target: str
     bars: list[Bar] = []
     for name, done in optimized.items():
         yield note(f"{name}: {_verdict_sentence(done)}", tone="good" if done.rewrites else "plain")
-        rows += [_verdict_row(name, verdict) for verdict in (*done.rewrites, *done.refusals)]
+        for verdict in (*done.rewrites, *done.refusals):
+            mark = badge("rewritten", "good") if verdict.accepted else badge("left alone")
+            place = place_text(str(verdict.source or "")) or None
+            moved = verdict.moved_before, verdict.moved_after
+            rows.append((name, mark, verdict.region, place, *moved, verdict.reason))
         bars += [Bar(f"{name}, as written", (done.moved_before, 0)), Bar(f"{name}, rewritten", (0, done.moved_after))]
     yield bar_chart(bars, title="Bytes that reshapes and transposes of one step move", kind="bytes", width=720)
     acted = sum(len(done.rewrites) for done in optimized.values())
@@ -245,12 +249,6 @@ def rewrite_blocks(optimized: Mapping[str, Optimized], proof: Proof, target: str
     for name, done in optimized.items():
         if done.rewrites:
             yield details(f"What changed for {name} (StableHLO)", code_block(done.diff(context=1)))
-
-
-def _verdict_row(name: str, verdict: Verdict) -> tuple[object, ...]:
-    mark = badge("rewritten", "good") if verdict.accepted else badge("left alone")
-    place = place_text(str(verdict.source or "")) or None
-    return name, mark, verdict.region, place, verdict.moved_before, verdict.moved_after, verdict.reason
 
 
 def _verdict_sentence(done: Optimized) -> str:

@@ -135,9 +135,9 @@ def _memory(subject: Subject, done: _Run) -> Memory:
         )
         for name in alive[:_LARGEST]
     ]
-    misfits = [
-        Misfit(names[name], size, plan.room, _why_without_place(plan.room, size)) for name, size in plan.left.items()
-    ]
+    large, late = "larger than the pages' share of L2", "no gap in L2 for as long as it is used"
+    passes = {True: f"{large}: it passes the caches, line by line", False: f"{late}: it passes the caches"}
+    misfits = [Misfit(names[n], size, plan.room, passes[size > plan.room]) for n, size in plan.left.items()]
     at_name = plan.steps[at] if plan.steps else ""
     return Memory(
         *("L2's pages", plan.room, need, at_name, plan.steps, asked, plan.live, tuple(largest)),
@@ -159,12 +159,6 @@ def _names(compiled: Compiled) -> dict[str, str]:
         held = None if each.held is None else arguments.get(lowering.reading.root(each.held[0]), "constant")
         names[name] = f"{held or made.get(name, name)}: {each.dtype}[{','.join(map(str, each.shape))}]"
     return names
-
-
-def _why_without_place(room: int, size: int) -> str:
-    if size > room:
-        return "larger than the pages' share of L2: it passes the caches, line by line"
-    return "no gap in L2 for as long as it is used: it passes the caches"
 
 
 def _changes(subject: Subject, done: _Run) -> Iterator[Change]:

@@ -284,12 +284,8 @@ def _left_out(nodes: Iterable[Node], why: str = "", times: int = 1) -> Iterator[
             yield from _left_out(body.operations, inside, times * (1 if node.trips is None else node.trips))
 
 
-def _text(value: Value) -> str:
-    return f"{array_dtype(value).name}[{','.join(map(str, value.sizes))}]"
-
-
 def _name(node: Node) -> str:
-    a, b = map(_text, node.operands)
+    a, b = (f"{array_dtype(value).name}[{','.join(map(str, value.sizes))}]" for value in node.operands)
     return f"{a} @ {b}" if node.name == "dot_general" else f"conv {a} by {b}"
 
 

@@ -16,4 +16,4 @@ if TYPE_CHECKING:
     from tilewright.render.page import Card, Page, Step, badge, cards, steps
     from tilewright.render.tables import Column, Field, Table, explorer, table
 
-__all__, __getattr__ = public_names(__name__, __file__)
+__all__, __getattr__, __dir__ = public_names(__name__, __file__)

@@ -16,4 +16,4 @@ if TYPE_CHECKING:
         target_names,
     )
 
-__all__, __getattr__ = public_names(__name__, __file__)
+__all__, __getattr__, __dir__ = public_names(__name__, __file__)

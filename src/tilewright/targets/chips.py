@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from tilewright.errors import UsageError
+from tilewright.errors import UsageError, check_known
 from tilewright.reading import check_keys, parse, read_file, table_of
 
 
@@ -467,8 +467,7 @@ def _target(value: Any, where: str) -> Target:
     sources: dict[str, str] = {}
     table = _sourced(value, "target", sources)
     plain = _checked(Target, {key: table.pop(key) for key in _PLAIN if key in table}, where)
-    if plain["layout_rule"] not in _RULES:
-        raise UsageError(f"layout_rule {plain['layout_rule']!r}", where=where, how=f"one of {', '.join(_RULES)}")
+    check_known(plain["layout_rule"], _RULES, f"layout_rule {plain['layout_rule']!r}", where=where)
 
     def section(cls: type[T], table: Any, where: str) -> T:
         return cls(**_checked(cls, _sourced(table, where, sources), where))

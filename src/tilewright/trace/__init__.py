@@ -10,4 +10,4 @@ if TYPE_CHECKING:
     from tilewright.trace.profile import is_profile, read_profile
     from tilewright.trace.xspace import XEvent, XPlane, protobuf_fields
 
-__all__, __getattr__ = public_names(__name__, __file__)
+__all__, __getattr__, __dir__ = public_names(__name__, __file__)

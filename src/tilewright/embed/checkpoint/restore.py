@@ -20,20 +20,11 @@ from jax.sharding import Mesh
 from tilewright.embed.checkpoint.folder import EXTRA, finished_steps, read_error, saved_steps, step_folder
 from tilewright.embed.checkpoint.schema import Saved, Schema, optimizer_json, read_saved
 from tilewright.embed.checkpoint.store import Columns, Job, Logical, in_flight, our_tables, peer_tables, reads
-from tilewright.embed.device.state import (
-    EmbeddingState,
-    Piece,
-    Shards,
-    draw_stack,
-    local_pieces,
-    slot_shape,
-    stack_shape,
-    table_parts,
-)
+from tilewright.embed.device import state
 from tilewright.embed.host.arrays import Floats
 from tilewright.embed.model.stacking import Stacking, TablePlacement
 from tilewright.embed.model.tables import Feature, Limits, Quantization, Table, limits_of
-from tilewright.errors import TilewrightError, UsageError
+from tilewright.errors import TilewrightError, UsageError, check_known
 
 
 def restore(
@@ -47,7 +38,7 @@ def restore(
     mesh: Mesh | None = None,
     axis: str | None = None,
     written_with: Stacking | None = None,
-) -> EmbeddingState:
+) -> state.EmbeddingState:
     """The state saved as ``step`` (the last finished one) in ``folder``, laid out as ``stacking`` says.
 
     Topology, stacks, rotations and padding may be others than when it was saved. With ``mesh`` and ``axis`` every
@@ -67,7 +58,7 @@ def restore(
     100
     """
     path = step_folder(folder, step)
-    shards = Shards.over(stacking.topology, mesh, axis, "restore")
+    shards = state.Shards.over(stacking.topology, mesh, axis, "restore")
     saved, updates = _saved(path), int(path.name)
     if saved.schema is not None:
         stored, updates = our_tables(saved), saved.schema.updates
@@ -87,26 +78,28 @@ def restore(
     try:
         for name, stack in stacking.stacks.items():
             own = {table.name: stored[table.name] for table in stack.tables if table.name in chosen}
-            parts = shards.blank(stack_shape(stack))
+            parts = shards.blank(state.stack_shape(stack))
             if len(own) < len(stack.tables):
                 assert key is not None
-                drawn = local_pieces(draw_stack(stacking, stack, key, shards))
+                drawn = state.local_pieces(state.draw_stack(stacking, stack, key, shards))
                 for place in (stacking.tables[table.name] for table in stack.tables if table.name not in own):
-                    for (_, rows), (_, made) in zip(table_parts(parts.items(), place), table_parts(drawn, place)):
+                    for (_, rows), (_, made) in zip(
+                        state.table_parts(parts.items(), place), state.table_parts(drawn, place)
+                    ):
                         rows[:] = made
             _fill(parts, stacking, {table: columns.rows for table, columns in own.items()})
             stacks[name], new_slots[name] = shards.array(parts.__getitem__), {}
             for slot, start in stack.optimizer.slots.items():
                 # Padding and tables that are not restored hold what it starts from.
                 if not slots or not own:
-                    new_slots[name][slot] = shards.full(slot_shape(stack, slot), start)
+                    new_slots[name][slot] = shards.full(state.slot_shape(stack, slot), start)
                     continue
-                parts = shards.blank(slot_shape(stack, slot), start)
+                parts = shards.blank(state.slot_shape(stack, slot), start)
                 _fill(parts, stacking, {table: columns.slots[slot] for table, columns in own.items()})
                 new_slots[name][slot] = shards.array(parts.__getitem__)
     except _DAMAGE as error:
         raise read_error(error, str(path), _instead(path)) from error
-    return EmbeddingState(shards.scalar(updates), stacks, new_slots, stacking)
+    return state.EmbeddingState(shards.scalar(updates), stacks, new_slots, stacking)
 
 
 def restore_extra(folder: str | os.PathLike[str], like: Any, step: int | None = None) -> Any:
@@ -231,11 +224,8 @@ def _chosen(stacking: Stacking, stored: Mapping[str, Logical], tables: Iterable[
     if tables is not None:
         names = [tables] if isinstance(tables, str) else list(tables)
         for name in names:
-            if name not in stacking.tables:
-                have = ", ".join(stacking.tables)
-                raise UsageError(f"no table {name!r} in the stacking", where="restore", how=f"one of {have}")
-            if name not in stored:
-                raise UsageError(f"no table {name!r} in the checkpoint", where=where, how=f"one of {', '.join(stored)}")
+            check_known(name, stacking.tables, f"no table {name!r} in the stacking", where="restore")
+            check_known(name, stored, f"no table {name!r} in the checkpoint", where=where)
         return names
     missing, unknown = [n for n in stacking.tables if n not in stored], [n for n in stored if n not in stacking.tables]
     if missing or unknown:
@@ -266,7 +256,7 @@ def _check_fits(placement: TablePlacement, stored: Logical, slots: bool, where: 
         raise UsageError(problem, where=where, how=how)
 
 
-def _fill(parts: Mapping[Piece, Floats], stacking: Stacking, stored: Mapping[str, Columns]) -> None:
+def _fill(parts: Mapping[state.Piece, Floats], stacking: Stacking, stored: Mapping[str, Columns]) -> None:
     """The local shards of a stack from every stored column that holds ids of one, read once.
 
     A column of S and one of S' shards share ids where they are equal modulo g = gcd(S, S'): every S'/g-th row of the
@@ -275,7 +265,7 @@ def _fill(parts: Mapping[Piece, Floats], stacking: Stacking, stored: Mapping[str
     jobs: list[Iterator[Job]] = []
     for name, columns in stored.items():
         placement = stacking.tables[name]
-        targets = list(table_parts(parts.items(), placement))
+        targets = list(state.table_parts(parts.items(), placement))
         jobs.append(reads(columns, partial(_spreading, columns.shards, placement.shards, columns.width, targets)))
     in_flight(chain.from_iterable(jobs))
 

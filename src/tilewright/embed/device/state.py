@@ -21,7 +21,7 @@ from tilewright.embed.model.knobs import SparseCoreConfig
 from tilewright.embed.model.optimizers import Optimizer, slot_width
 from tilewright.embed.model.stacking import Stack, Stacking, TablePlacement
 from tilewright.embed.model.tables import Topology
-from tilewright.errors import UsageError
+from tilewright.errors import UsageError, check_known
 
 # Where the shards of a stack live, and arrays made there piece by piece, so that no process holds them all.
 
@@ -469,8 +469,7 @@ def put_hot(state: EmbeddingState, held: HotState, hot: Mapping[str, Longs]) -> 
 def _homes(stacking: Stacking, hot: Mapping[str, Longs]) -> Iterator[tuple[str, TablePlacement, tuple[Longs, Longs]]]:
     """Of every table with hot rows its placement, and (shard, local row) of every id: the layout's map."""
     for name, given in hot.items():
-        if name not in stacking.tables:
-            raise UsageError(f"no table {name!r}", where="hot rows", how=f"one of {', '.join(stacking.tables)}")
+        check_known(name, stacking.tables, f"no table {name!r}", where="hot rows")
         place, ids = stacking.tables[name], np.asarray(given)
         if len(ids) == 0 or ids[0] < 0 or ids[-1] >= place.table.vocab or (np.diff(ids) <= 0).any():
             raise UsageError("hot ids that do not rise inside the table", where=f"table {name!r}")

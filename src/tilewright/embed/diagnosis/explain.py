@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -329,17 +329,16 @@ def _read_lookup(match: re.Match[str], known: _Known) -> ErrorExplanation:
         raise UsageError(problem, where="explain-error", how="give the width of the stack the error is about")
     meaning = f"the lookup's rows need {row:,} bytes: 4 * (width + 1) * max_unique_ids_per_partition"
     choices = [(w, u) for w, u in choices if not TileRule(total, fixed, "forward", 16, w).fits(u, known.max_ids or u)]
+    some = ", ".join(f"{w} ({u:,} distinct ids)" for w, u in choices[:6])
+    hint = f"; those that fit the figures: {some}" if some else ""
+    advice = (f"give the stack's width, from which the limits follow{hint}",)
+    said = ErrorExplanation(_one_line(match), "forward", chip, meaning, figures, advice, _basis(chip))
     if len(choices) != 1:
-        some = ", ".join(f"{w} ({u:,} distinct ids)" for w, u in choices[:6])
-        hint = f"; those that fit the figures: {some}" if some else ""
-        advice = (f"give the stack's width, from which the limits follow{hint}",)
-        return ErrorExplanation(_one_line(match), "forward", chip, meaning, figures, advice, _basis(chip))
+        return said
     width, unique = choices[0]
     rule = TileRule(total, fixed, "forward", known.sparsecores, width)
-    ids = max(unique, known.max_ids or unique)
-    return _explanation(
-        match, rule, chip, meaning, figures, Limits(ids, unique), width, ids_known=known.max_ids is not None
-    )
+    limits = Limits(max(unique, known.max_ids or unique), unique)
+    return _with_limits(replace(said, width=width), rule, limits, known.max_ids is not None)
 
 
 def _read_update(match: re.Match[str], known: _Known) -> ErrorExplanation:
@@ -358,13 +357,13 @@ def _read_update(match: re.Match[str], known: _Known) -> ErrorExplanation:
         else f"the update's fixed buffers take {fixed:,} bytes of a tile: at a width that 8 does not divide (padded to "
         f"{round8(width)}) it does not split vectors, and a distinct id takes {4 * (round8(width) + 1):,} instead of 36"
     )
+    advice = ("give the stack's width: no width alone explains the figures", "lower max_unique_ids_per_partition")
+    said = ErrorExplanation(_one_line(match), "backward", chip, meaning, figures, advice, _basis(chip))
     if not unique:
-        advice = ("give the stack's width: no width alone explains the figures", "lower max_unique_ids_per_partition")
-        return ErrorExplanation(_one_line(match), "backward", chip, meaning, figures, advice, _basis(chip))
+        return said
     rule = TileRule(total, constant, "sgd", known.sparsecores, width)
-    ids_known = bool(per_row) or known.max_ids is not None
-    limits = Limits(max(ids, unique), unique)
-    return _explanation(match, rule, chip, meaning, figures, limits, known.width or 0, ids_known=ids_known)
+    limits, ids_known = Limits(max(ids, unique), unique), bool(per_row) or known.max_ids is not None
+    return _with_limits(replace(said, width=known.width or 0), rule, limits, ids_known)
 
 
 def _width_and_unique(fixed: int, constant: int, width: int | None, ids: int) -> tuple[int, int]:
@@ -382,31 +381,20 @@ def _width_and_unique(fixed: int, constant: int, width: int | None, ids: int) ->
     return 0, 0
 
 
-def _explanation(
-    match: re.Match[str],
-    rule: TileRule,
-    chip: str,
-    meaning: str,
-    figures: dict[str, int],
-    limits: Limits,
-    width: int,
-    *,
-    ids_known: bool,
-) -> ErrorExplanation:
-    best = rule.largest(limits)
+def _with_limits(said: ErrorExplanation, rule: TileRule, limits: Limits, ids_known: bool) -> ErrorExplanation:
+    """The same, where the figures tell the limits, with those that would compile."""
+    best, meaning = rule.largest(limits), said.meaning
     deduced = {"max_unique_ids_per_partition, rounded up to 8 (ids)": limits.max_unique_ids_per_partition}
     if ids_known:
         deduced["max_ids_per_partition, rounded up to 8 (ids)"] = limits.max_ids_per_partition
     else:
         meaning += "; max_ids_per_partition is not in the text and taken as equal"
-    program = "forward" if rule.op == "forward" else "backward"
     advice = advice_for(rule, limits, best, ids_known=ids_known)
     ids, unique = (np.asarray(most, np.int64) for most in vars(limits).values())
     least = int(rule.tile_bytes(unique, ids, REPLICATIONS[-1])) + SPARE  # at the most replicas
-    figures = {**figures, **deduced, "needed per tile, at least": least}
-    return ErrorExplanation(
-        _one_line(match), program, chip, meaning, figures, advice, _basis(chip, rule), width, limits, best
-    )
+    figures = {**said.figures, **deduced, "needed per tile, at least": least}
+    found: dict[str, Any] = {"meaning": meaning, "figures": figures, "advice": advice}
+    return replace(said, **found, basis=_basis(said.target, rule), limits=limits, largest_limits=best)
 
 
 def _basis(chip: str, rule: TileRule | None = None) -> str:

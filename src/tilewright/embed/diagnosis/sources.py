@@ -25,7 +25,7 @@ from tilewright.embed.model.stacking import Stack, Stacking
 from tilewright.embed.model.tables import Limits
 from tilewright.embed.planning.plan import Loads, plan, quantile_of
 from tilewright.embed.planning.types import TYPICAL
-from tilewright.errors import UsageError
+from tilewright.errors import UsageError, placed_at
 from tilewright.reading import check_keys, read_file, table_of, typed
 from tilewright.targets import target
 from tilewright.trace import XEvent, is_profile, read_profile
@@ -279,11 +279,8 @@ def parse_counters(value: Any, where: str = "counters") -> Counters:
     if value.get("kind", "embedding_counters") != "embedding_counters":
         problem = f"a file of kind {value['kind']!r} holds no counters"
         raise UsageError(problem, where=where, how="`tilewright embed diagnose --template` prints one to fill in")
-    try:
+    with placed_at(where, within=True):
         return _decoded({k: v for k, v in value.items() if k not in ("kind", "schema_version")}, where)
-    except UsageError as error:
-        inside = error.where if error.where.startswith(where) else ": ".join(filter(None, (where, error.where)))
-        raise UsageError(error.what, where=inside, how=error.how) from None
 
 
 _PARTS: dict[str, type[Any]] = {"seconds": Seconds, "hbm": HbmCounters}

@@ -54,11 +54,6 @@ def _device_seconds(counters: Counters) -> float | None:
     return max(seconds.sparsecore, seconds.tensorcore)
 
 
-def _bandwidth(counters: Counters) -> float:
-    memory = target(counters.target).whole.memory("hbm") if counters.target else None
-    return memory.bytes_per_second if memory else 0.0
-
-
 @rule(
     "guide section 10, host bottleneck; section 11, host activity",
     needs="seconds.wait|seconds.host",
@@ -180,7 +175,8 @@ _ON = "set tf_xla_disable_full_embedding_pipelining to false"
     when="60 % of the bandwidth in use while the SparseCores work (80 %: severe)",
 )
 def hbm_bandwidth(counters: Counters) -> Iterator[Finding]:
-    moved, rate = counters.hbm.moved, _bandwidth(counters)
+    memory = target(counters.target).whole.memory("hbm") if counters.target else None
+    moved, rate = counters.hbm.moved, memory.bytes_per_second if memory else 0.0
     busy = counters.seconds.sparsecore or counters.seconds.step
     if not moved or not busy or not rate:
         return

@@ -13,7 +13,7 @@ import numpy as np
 from tilewright.embed.host.arrays import Floats, Ids, Longs, Mask
 from tilewright.embed.model.stacking import Stacking
 from tilewright.embed.model.tables import check_batch_divides, count
-from tilewright.errors import UsageError
+from tilewright.errors import UsageError, check_known
 
 BAD_IDS = ("error", "clip", "drop")
 """What to do with an id outside its table's vocabulary; kernel 1 knows them by their place here."""
@@ -173,8 +173,7 @@ def ragged_inputs(batch: Mapping[str, Any], stacking: Stacking, slices: Slices) 
 
 def check_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
     """:class:`UsageError` for an argument of ``preprocess`` that is none of the ``allowed`` texts."""
-    if value not in allowed:
-        raise UsageError(f"{name} = {value!r}", where="preprocess", how=f"one of {', '.join(allowed)}")
+    check_known(value, allowed, f"{name} = {value!r}", where="preprocess")
 
 
 def normalise(raw: Any, feature: str) -> Ragged:

@@ -26,7 +26,7 @@ from tilewright.embed.model.optimizers import OPTIMIZERS, short_name
 from tilewright.embed.model.specs import as_feature, flat_specs
 from tilewright.embed.model.stacking import Stacking
 from tilewright.embed.model.tables import Feature, Table, count
-from tilewright.errors import UsageError
+from tilewright.errors import UsageError, check_known
 
 # Narrow tables.
 
@@ -275,11 +275,9 @@ def hash_tables(features: Iterable[Any], hashes: Mapping[str, MultiHash]) -> Has
     1000000
     """
     original = tuple(as_feature(feature) for feature in flat_specs(features))
-    known = {feature.table.name for feature in original}
-    if unknown := sorted(set(hashes) - known):
-        raise UsageError(
-            f"no table called {unknown[0]!r}", where="hash_tables", how=f"one of {', '.join(sorted(known))}"
-        )
+    known = sorted({feature.table.name for feature in original})
+    for name in sorted(hashes):
+        check_known(name, known, f"no table called {name!r}", where="hash_tables")
     made = []
     for feature in original:
         rule = hashes.get(feature.table.name)

@@ -20,7 +20,7 @@ from tilewright.embed.model.knobs import SparseCoreConfig
 from tilewright.embed.model.optimizers import OPTIMIZERS
 from tilewright.embed.model.stacking import ACTIVATION_BYTES, Stacking, manual_stacks, stack, stack_name
 from tilewright.embed.model.tables import Feature, Limits, LimitsFile, Quantization, Table, Topology, count, limits_of
-from tilewright.errors import UsageError, placed_at
+from tilewright.errors import UsageError, check_known, placed_at
 from tilewright.reading import check_keys, read_file, typed
 
 _GUIDE = SparseCoreConfig()
@@ -226,10 +226,8 @@ def read_config(path: str | Path) -> EmbedConfig:
     cannot be, a feature of a table that is not there, a table that no feature uses.
     """
     where, value = str(path), read_file(path, "TOML")
-    try:
+    with placed_at(where, within=True):
         return _config(typed(value, _File, "", _HINTS))
-    except UsageError as error:
-        raise UsageError(error.what, where=f"{where}: {error.where}" if error.where else where, how=error.how) from None
 
 
 # What a finding changes in the file.
@@ -387,9 +385,8 @@ def optimizer_of(entry: str | dict[str, Any], where: str) -> Any:
     """``"adagrad"`` or ``{kind = "adagrad", learning_rate = 0.1}``."""
     arguments = {"kind": entry} if isinstance(entry, str) else dict(entry)
     name = str(arguments.pop("kind", ""))[:40]
-    kind = OPTIMIZERS.get(name.lower())
-    if kind is None:
-        raise UsageError(f"unknown optimizer {name!r}", where=where, how=f"known: {', '.join(OPTIMIZERS)}")
+    check_known(name.lower(), OPTIMIZERS, f"unknown optimizer {name!r}", where=where, say="known:")
+    kind = OPTIMIZERS[name.lower()]
     check_keys(arguments, [argument.name for argument in fields(kind)], f"{where}: optimizer")
     with placed_at(f"{where}: optimizer"):
         return kind(**arguments)
@@ -397,7 +394,5 @@ def optimizer_of(entry: str | dict[str, Any], where: str) -> Any:
 
 def _feature(entry: _FeatureEntry, tables: Mapping[str, Table]) -> Feature:
     table = entry.table or entry.name
-    if table not in tables:
-        where = f"feature {entry.name!r}"
-        raise UsageError(f"no table called {table!r}", where=where, how=f"tables are {', '.join(tables)}")
+    check_known(table, tables, f"no table called {table!r}", where=f"feature {entry.name!r}", say="tables are")
     return Feature(entry.name, tables[table])

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tilewright.embed.host.inputs import Ragged, normalise, offsets_of
 from tilewright.embed.logs.criteo import CATEGORICAL, NUMERIC
 from tilewright.embed.model.tables import Feature, count
-from tilewright.errors import UsageError
+from tilewright.errors import UsageError, check_known, placed_at
 from tilewright.extras import need
 from tilewright.reading import open_bytes
 
@@ -47,8 +47,7 @@ class LogColumn:
     ids: str = "auto"
 
     def __post_init__(self) -> None:
-        if self.ids not in IDS:
-            raise UsageError(f"ids = {self.ids!r}", where=f"column {self.name!r}", how=f"one of {', '.join(IDS)}")
+        check_known(self.ids, IDS, f"ids = {self.ids!r}", where=f"column {self.name!r}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -618,7 +617,7 @@ def _load(log: Log) -> tuple[dict[str, Ragged], dict[str, NDArray[np.float32]], 
 def _feature(archive: Mapping[str, Any], log: Log, feature: str, column: LogColumn) -> Ragged:
     values, offsets = f"{column.name}.values", f"{column.name}.offsets"
     weights = _array(archive, log, column.weights) if column.weights else None
-    try:
+    with placed_at(log.path, within=True):
         if column.name in archive:
             dense = _array(archive, log, column.name)
             if weights is None:
@@ -627,9 +626,6 @@ def _feature(archive: Mapping[str, Any], log: Log, feature: str, column: LogColu
             return normalise((dense.reshape(-1), np.arange(rows + 1) * hot, weights.reshape(-1)), feature)
         flat = _array(archive, log, values), _array(archive, log, offsets)
         return normalise(flat if weights is None else (*flat, weights), feature)
-    except UsageError as error:
-        where = error.where if error.where.startswith(log.path) else f"{log.path}: {error.where}"
-        raise UsageError(error.what, where=where, how=error.how) from None
 
 
 def _numbers_in(archive: Mapping[str, Any], log: Log, name: str) -> NDArray[np.float32]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from tilewright.embed.model.tables import count
-from tilewright.errors import UsageError, true_or_false
+from tilewright.errors import UsageError, check_known, true_or_false
 
 ASSERT_LEVELS = ("none", "bounds")
 
@@ -65,9 +65,7 @@ class SparseCoreConfig:
     def __post_init__(self) -> None:
         for knob in fields(self):
             object.__setattr__(self, knob.name, _checked(knob.name, knob.default, getattr(self, knob.name)))
-        if self.assert_level not in ASSERT_LEVELS:
-            how = f"one of {', '.join(ASSERT_LEVELS)}"
-            raise UsageError(f"assert_level = {self.assert_level!r}", where="sparsecore", how=how)
+        check_known(self.assert_level, ASSERT_LEVELS, f"assert_level = {self.assert_level!r}", where="sparsecore")
         whole = self.max_ids_per_table or {}
         for name, most in (self.max_unique_ids_per_table or {}).items():
             if most > whole.get(name, most):

@@ -50,7 +50,9 @@ def as_table(spec: Any) -> Table:
         raise UsageError(f"{spec!r} is not a table: it has no {missing[0]}", where="stack")
     optimizer = {} if spec.optimizer is None else {"optimizer": _optimizer(spec.optimizer, spec.name)}
     plain = spec.name, spec.vocabulary_size, spec.embedding_dim, getattr(spec, "combiner", "sum")
-    return Table(*plain, quantization=_quantization(spec), **optimizer)
+    config = getattr(spec, "quantization_config", None)  # from version 0.2.0 on
+    levels = None if config is None else Quantization(config.min_value, config.max_value, config.num_buckets)
+    return Table(*plain, quantization=levels, **optimizer)
 
 
 def _optimizer(spec: Any, table: str) -> Any:
@@ -139,12 +141,6 @@ def peer_row_offset(spec: Any) -> tuple[str, int] | None:
     table = spec.table_spec
     setting = getattr(table, "_setting_in_stack", None)
     return getattr(setting, "stack_name", table.name), int(placed.row_offset)
-
-
-def _quantization(spec: Any) -> Quantization | None:
-    """Version 0.2.0 has a ``quantization_config``; earlier ones have none."""
-    config = getattr(spec, "quantization_config", None)
-    return None if config is None else Quantization(config.min_value, config.max_value, config.num_buckets)
 
 
 def spec_batch_sizes(specs: Iterable[Any]) -> dict[str, int]:

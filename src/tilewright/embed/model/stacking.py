@@ -15,7 +15,7 @@ from tilewright.embed.model.formulas import padded_table_bytes
 from tilewright.embed.model.optimizers import by_row, slot_width
 from tilewright.embed.model.specs import as_feature, flat_specs, peer_row_offset
 from tilewright.embed.model.tables import Feature, Quantization, Table, Topology, count
-from tilewright.errors import UnsupportedError, UsageError
+from tilewright.errors import UnsupportedError, UsageError, check_known
 from tilewright.layout import mod_sharded
 from tilewright.layout.kinds.paged import ShardedLayout
 
@@ -74,9 +74,7 @@ def manual_stacks(features: tuple[Feature, ...], shards: int, stacks: Iterable[I
             raise UsageError(f"stacks holds the text {names!r}", where="stack", how='such as [["user", "item"]]')
         groups.append(group := list[Table]())
         for name in names:
-            if name not in tables:
-                how = f"one of {', '.join(tables)}"
-                raise UsageError(f"stacks names {name!r}, which is no table", where="stack", how=how)
+            check_known(name, tables, f"stacks names {name!r}, which is no table", where="stack")
             if name not in left:
                 raise UsageError(f"stacks names table {name!r} twice", where="stack")
             group.append(left.pop(name))
@@ -312,9 +310,8 @@ def stack(
             raise UsageError(f"two stacks would be called {group.name!r}", where="stack", how="rename a table")
         by_name[group.name] = group
         placements.update({placement.table.name: placement for placement in placed})
-    if isinstance(rotation, Mapping) and (other := next((name for name in rotation if name not in by_name), None)):
-        how = f"one of {', '.join(by_name)}"
-        raise UsageError(f"a rotation of {other!r}, which is no stack", where="stack", how=how)
+    for name in rotation if isinstance(rotation, Mapping) else ():
+        check_known(name, by_name, f"a rotation of {name!r}, which is no stack", where="stack")
     ordered = tuple(placements[name] for name in dict.fromkeys(f.table.name for f in features))
     return Stacking(features, topology, ordered, tuple(by_name.values()))
 

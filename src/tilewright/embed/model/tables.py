@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.embed.model.optimizers import SGD
-from tilewright.errors import UsageError, placed_at
+from tilewright.errors import UsageError, check_known, placed_at
 from tilewright.reading import read_file, typed
 from tilewright.targets import Target, target
 
@@ -106,8 +106,7 @@ class Table:
         where = f"table {self.name!r}"
         object.__setattr__(self, "vocab", count(self.vocab, "vocab", where))
         object.__setattr__(self, "width", count(self.width, "width", where))
-        if self.combiner not in COMBINERS:
-            raise UsageError(f"unknown combiner {self.combiner!r}", where=where, how=f"one of {', '.join(COMBINERS)}")
+        check_known(self.combiner, COMBINERS, f"unknown combiner {self.combiner!r}", where=where)
         if self.quantization is not None and not isinstance(self.quantization, Quantization):
             raise UsageError(f"quantization = {self.quantization!r} is not a Quantization", where=where)
 

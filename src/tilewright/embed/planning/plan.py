@@ -26,20 +26,9 @@ from tilewright.embed.model.formulas import pointers_per_device, slots_per_devic
 from tilewright.embed.model.lookup_time import StackWork
 from tilewright.embed.model.stacking import Stack, Stacking, TablePlacement, stack
 from tilewright.embed.model.tables import Feature, Limits, Topology
+from tilewright.embed.planning import types
 from tilewright.embed.planning.confidence import confidence_of_all
 from tilewright.embed.planning.result import Plan
-from tilewright.embed.planning.types import (
-    AS_IT_IS,
-    QUANTILES,
-    CurvePoint,
-    Feeding,
-    HotId,
-    Remedy,
-    Savings,
-    Skew,
-    given_fields,
-    stack_plans,
-)
 from tilewright.errors import UsageError
 from tilewright.kernels.threads import thread_count
 from tilewright.targets import Target
@@ -99,7 +88,7 @@ def plan(
     if not 0 < quantile <= 1:
         raise UsageError(f"quantile {quantile}", where="plan", how="give a share above 0 and at most 1")
     counts = {"serialized_tables": serialized_tables, "dense_bytes": dense_bytes}
-    given = given_fields(headroom, target, pipelining, apart, prefetched_batches=prefetched_batches, **counts)
+    given = types.given_fields(headroom, target, pipelining, apart, prefetched_batches=prefetched_batches, **counts)
     narrow = pack_narrow(features, narrow_packing)
 
     def packed(batch: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -130,7 +119,7 @@ def plan(
     dropped = replay.drop_rates(0)
     known = {name: {"drop_rate": dropped[name], **of.known(limits[name])} for name, of in loads.items()}
     skew = skew_of(observed)
-    today = {remedy.stack: remedy.limits for remedy in skew.remedies if remedy.change == AS_IT_IS}
+    today = {remedy.stack: remedy.limits for remedy in skew.remedies if remedy.change == types.AS_IT_IS}
     confidence, parts = None, narrow.samples_per_sample()
     if quantile == 1:
         if days and len(days) != observed.batches:
@@ -139,7 +128,7 @@ def plan(
         confidence = confidence_of_all(peaks, observed.fillings, headroom, days, names)
     made = Plan(
         stacking=stacking,
-        stacks=stack_plans(stacking, observed.sizes, limits, target, known),
+        stacks=types.stack_plans(stacking, observed.sizes, limits, target, known),
         distinct={name: of.means()[1] * topology.sparsecores**2 for name, of in loads.items()},
         narrow=narrow,
         **given,
@@ -157,7 +146,9 @@ def plan(
     )
     once = partial(preprocess, stacking=stacking, limits=limits, overflow="drop", bad_ids=bad_ids)
     host = min(timeit(partial(once, batch), number=1) for batch in observed.sample[:4] * 2)
-    return replace(made, feeding=Feeding(host, thread_count(), round(made.traffic.hbm_bytes), made.traffic.waited))
+    return replace(
+        made, feeding=types.Feeding(host, thread_count(), round(made.traffic.hbm_bytes), made.traffic.waited)
+    )
 
 
 @contextmanager
@@ -170,12 +161,12 @@ def naming_batch(number: int) -> Iterator[None]:
         raise UsageError(error.what, where=where, how=error.how) from None
 
 
-def _curve_point(k: int, observed: Observed, replay: Replay) -> CurvePoint:
+def _curve_point(k: int, observed: Observed, replay: Replay) -> types.CurvePoint:
     """Point ``k`` of the curve, which is candidate k + 1 of the replay."""
     limits, cuts, refused = replay.candidates[k + 1], replay.minibatches[k + 1], replay.refused[k + 1]
     weights = {name: int(loads.received[0].sum()) for name, loads in observed.loads.items()}
     lost = sum(rate * weights[name] for name, rate in replay.drop_rates(k + 1).items())
-    return CurvePoint(
+    return types.CurvePoint(
         fraction=CURVE[k],
         limits=limits,
         buffer_bytes=buffer_bytes(observed.stacking, limits),
@@ -318,13 +309,13 @@ class Loads:
             "imbalance": self.imbalance,
             **self.waits,
             "per_shard": tuple(self.received[0].tolist()),
-            "quantiles": tuple((quantile, self.limits(quantile)) for quantile in QUANTILES),
+            "quantiles": tuple((quantile, self.limits(quantile)) for quantile in types.QUANTILES),
             "partitions_over": max(float(counts[bound + 1 :].sum() / counts.sum()) for counts, bound in bounds),
         }
 
-    def remedy(self, name: str, change: str) -> Remedy:
+    def remedy(self, name: str, change: str) -> types.Remedy:
         """The stack's figures if ``change`` is what was counted."""
-        return Remedy(name, change, Limits.holding(*self.most), self.imbalance, self.waits["wait"])
+        return types.Remedy(name, change, Limits.holding(*self.most), self.imbalance, self.waits["wait"])
 
 
 def quantile_of(histogram: Longs, quantile: float) -> int:
@@ -425,7 +416,7 @@ def _turned(counts: Longs, step: int) -> Longs:
     return turned
 
 
-def skew_of(observed: Observed) -> Skew:
+def skew_of(observed: Observed) -> types.Skew:
     """Replay the sampled batches as they are, rotated otherwise, with hashed ids, shuffled, without the hottest ids."""
     stacking = observed.stacking
     batches = [unweighted(batch, stacking) for batch in observed.sample]
@@ -440,13 +431,13 @@ def skew_of(observed: Observed) -> Skew:
         "hottest id held apart": (without_hot(batch, stacking.features, gone) for batch in batches),
     }
     changed = {change: _loads(observed, inputs) for change, inputs in others.items()}
-    remedies, alone = list[Remedy](), dict[str, Limits]()
+    remedies, alone = list[types.Remedy](), dict[str, Limits]()
     for name, group in stacking.stacks.items():
         rotations, of_tables = _rotations(group, observed, batches)
-        remedies += [now[name].remedy(name, AS_IT_IS), *rotations]
+        remedies += [now[name].remedy(name, types.AS_IT_IS), *rotations]
         remedies += [loads[name].remedy(name, change) for change, loads in changed.items()]
         alone |= of_tables
-    return Skew(tuple(hot), tuple(remedies), alone, _used(stacking, batches))
+    return types.Skew(tuple(hot), tuple(remedies), alone, _used(stacking, batches))
 
 
 def _used(stacking: Stacking, batches: Sequence[Inputs]) -> dict[str, tuple[int, int]]:
@@ -467,7 +458,9 @@ def _loads(observed: Observed, batches: Iterable[Mapping[str, Any]]) -> dict[str
     return loads
 
 
-def _rotations(group: Stack, observed: Observed, batches: Sequence[Inputs]) -> tuple[list[Remedy], dict[str, Limits]]:
+def _rotations(
+    group: Stack, observed: Observed, batches: Sequence[Inputs]
+) -> tuple[list[types.Remedy], dict[str, Limits]]:
     """What no rotation and the best one would give, and every table's limits were it not stacked."""
     topology = observed.stacking.topology
     alone = stack(group.features, topology, table_stacking=False)
@@ -486,7 +479,7 @@ def _rotations(group: Stack, observed: Observed, batches: Sequence[Inputs]) -> t
     return remedies, {table.name: Limits.holding(*counts) for table, counts in zip(group.tables, most)}
 
 
-def _hottest_ids(group: Stack, stacking: Stacking, batches: Sequence[Inputs], shard: int) -> list[HotId]:
+def _hottest_ids(group: Stack, stacking: Stacking, batches: Sequence[Inputs], shard: int) -> list[types.HotId]:
     """The ids with the most entries on the fullest shard (an id counts once per sample)."""
     hottest, total = list[tuple[int, str, int]](), 0
     for table in group.tables:
@@ -496,7 +489,7 @@ def _hottest_ids(group: Stack, stacking: Stacking, batches: Sequence[Inputs], sh
         total += int(entries.sum())
         hottest += [(int(entries[k]), table.name, int(ids[k])) for k in np.argsort(-entries, kind="stable")[:_HOTTEST]]
     hottest = sorted(hottest, key=lambda hot: -hot[0])[:_HOTTEST]
-    return [HotId(group.name, table, i, shard, n, n / max(1, total)) for n, table, i in hottest]
+    return [types.HotId(group.name, table, i, shard, n, n / max(1, total)) for n, table, i in hottest]
 
 
 def _filling(
@@ -529,7 +522,7 @@ def _on_shard(ids: Ragged, place: TablePlacement, shard: int) -> Longs:
 # Padding, and what other arrangements would save: stacking, narrow rows that share a line, host rate against steps.
 
 
-def savings_of(observed: Observed, alone: Mapping[str, Limits], today: Mapping[str, Limits]) -> Savings:
+def savings_of(observed: Observed, alone: Mapping[str, Limits], today: Mapping[str, Limits]) -> types.Savings:
     """From the limits the replayed batches need, table by table (``alone``) and stack by stack (``today``; where no
     tables are stacked, in the stacks that automatic stacking would form)."""
     stacking, stacked = observed.stacking, today
@@ -537,7 +530,7 @@ def savings_of(observed: Observed, alone: Mapping[str, Limits], today: Mapping[s
     if len(other.groups) < len(today) == len(alone):
         fullest = [tally(b, other, observed.bad_ids).per_stack.max(axis=(2, 3)) for b in observed.sample]
         stacked = {name: Limits.holding(*most) for name, most in zip(other.stacks, np.max(fullest, axis=0))}
-    return Savings(buffer_bytes(stacking, alone), buffer_bytes(stacking, stacked))
+    return types.Savings(buffer_bytes(stacking, alone), buffer_bytes(stacking, stacked))
 
 
 def buffer_bytes(stacking: Stacking, limits: Mapping[str, Limits]) -> int:

@@ -20,23 +20,9 @@ from tilewright.embed.model.knobs import SparseCoreConfig
 from tilewright.embed.model.lookup_time import StackWork
 from tilewright.embed.model.stacking import Stacking
 from tilewright.embed.model.tables import Limits, limits_json
+from tilewright.embed.planning import types
 from tilewright.embed.planning.confidence import Confidence, Day
 from tilewright.embed.planning.memory import RULE_VERSION
-from tilewright.embed.planning.types import (
-    TYPICAL,
-    CurvePoint,
-    Feeding,
-    Heap,
-    HotId,
-    Remedy,
-    Savings,
-    Skew,
-    StackPlan,
-    TablePlan,
-    Traffic,
-    fields_of_limits,
-    live_bytes,
-)
 from tilewright.files import write_whole
 from tilewright.render import (
     Bar,
@@ -103,7 +89,7 @@ class Plan:
     target: str
     batch: int
     batches: int
-    stacks: tuple[StackPlan, ...]
+    stacks: tuple[types.StackPlan, ...]
     distinct: Mapping[str, float]
     narrow: NarrowTables
     prefetched_batches: int
@@ -117,10 +103,10 @@ class Plan:
     batches_over: float = 0.0
     uncut: float = 0.0
     uncut_because: str = ""
-    curve: tuple[CurvePoint, ...] = ()
-    skew: Skew = field(default_factory=Skew)
-    savings: Savings = field(default_factory=Savings)
-    feeding: Feeding | None = None
+    curve: tuple[types.CurvePoint, ...] = ()
+    skew: types.Skew = field(default_factory=types.Skew)
+    savings: types.Savings = field(default_factory=types.Savings)
+    feeding: types.Feeding | None = None
 
     @property
     def limits(self) -> dict[str, Limits]:
@@ -138,11 +124,11 @@ class Plan:
         return "log" if self.batches else "uniform ids"
 
     @cached_property
-    def heap(self) -> Heap:
+    def heap(self) -> types.Heap:
         """HBM of one chip; all chips hold the same."""
         return self._heap(self.serialized_tables)
 
-    def _heap(self, serialized: int) -> Heap:
+    def _heap(self, serialized: int) -> types.Heap:
         """The heap with so many stacks processed one after the other.
 
         With pipelining the SparseCores run lookup i and update i - 2 while the TensorCore runs step i - 1: two sets of
@@ -154,13 +140,13 @@ class Plan:
         batch = self._batch_bytes
         exchange = 2 * per_chip * sum(4 * s.padded_width * s.samples_per_sparsecore for s in stacks)
         hbm = find_target(self.target).whole.memory("hbm") if self.target else None
-        forward, how_forward = live_bytes("forward", [s.forward for s in stacks if s.forward], serialized)
-        backward, how_backward = live_bytes("backward", [s.backward for s in stacks if s.backward], serialized)
+        forward, how_forward = types.live_bytes("forward", [s.forward for s in stacks if s.forward], serialized)
+        backward, how_backward = types.live_bytes("backward", [s.backward for s in stacks if s.backward], serialized)
         how = [how for how in (how_forward, how_backward) if how]
         rows = [(group.vocab // chips, group) for group in groups.values()]
         held = ((len(ids) * topology.devices // chips, name) for name, ids in self.hot.items())
         rows += [(n, groups[self.stacking.tables[name].stack]) for n, name in held]
-        return Heap(
+        return types.Heap(
             tables=4 * sum(n * group.padded_width for n, group in rows),
             slots=4 * sum(n * group.slot_floats for n, group in rows),
             inputs=self.prefetched_batches * batch,
@@ -185,7 +171,7 @@ class Plan:
         return turns[least] if least < len(turns) else 0
 
     @cached_property
-    def traffic(self) -> Traffic:
+    def traffic(self) -> types.Traffic:
         """What a step moves, takes and waits for."""
         topology, chip = self.stacking.topology, self.target or None
         chips, shards, per_chip = topology.chips, topology.sparsecores, topology.sparsecores_per_chip
@@ -204,7 +190,7 @@ class Plan:
             id_work += of_ids * stack.wait + stack.samples_per_sparsecore * work.sample
             waits[group.name] = (of_rows + of_ids) * max(0.0, stack.wait - 1)
         if chip is None:
-            return Traffic(rows, hbm, links, self._batch_bytes)
+            return types.Traffic(rows, hbm, links, self._batch_bytes)
         whole, exchanges = find_target(chip).whole, 0.0
         hbm_memory = whole.memory("hbm")
         if (between := whole.links) and chips > 1:
@@ -212,7 +198,7 @@ class Plan:
             exchanges = links / between.bytes_per_second + _EXCHANGES * len(self.stacks) * latency
         least = max(exchanges, hbm / hbm_memory.bytes_per_second if hbm_memory else 0.0)
         sparse = launches + row_work + id_work
-        return Traffic(
+        return types.Traffic(
             *(rows, hbm, links, self._batch_bytes, launches, row_work, id_work, exchanges, least),
             seconds=max(sparse - sum(waits.values()), least),
             waited=max(sparse, least),
@@ -226,14 +212,14 @@ class Plan:
         return sum(stack.buffer_bytes for stack in self.stacks) * topology.devices // topology.chips
 
     @cached_property
-    def tables(self) -> tuple[TablePlan, ...]:
+    def tables(self) -> tuple[types.TablePlan, ...]:
         """The tables as the model has them, where the stacking put them (or their lines)."""
         models = {feature.table.name: feature.table for feature in self.narrow.original}
         made = []
         for place in self.stacking.placements:
             table, parts = models[place.table.name], self.narrow.rows_per_line.get(place.table.name, 1)
             made.append(
-                TablePlan(
+                types.TablePlan(
                     name=table.name,
                     stack=place.stack,
                     vocab=table.vocab,
@@ -350,7 +336,7 @@ class Plan:
             sparsecore=sparsecore,
         )
 
-    def _stack_counters(self, stack: StackPlan) -> StackCounters:
+    def _stack_counters(self, stack: types.StackPlan) -> StackCounters:
         hot = next((hot for hot in self.skew.hot if hot.stack == stack.name), None)
         remedies = [remedy for remedy in self.skew.remedies if remedy.stack == stack.name]
         shards, used = self.stacking.topology.sparsecores, self.skew.used
@@ -358,7 +344,7 @@ class Plan:
         common = [(name, by) for name, ids, by in apart if ids >= shards > 1 and math.gcd(by, shards) > 1]
         same = ["label", "optimizer", "samples_per_sparsecore", "mean_ids"]
         same += ["imbalance", "wait", "wait_rows", "wait_ids"] if stack.counted else []
-        seen = {"observed": stack.observed, "typical": dict(stack.quantiles).get(TYPICAL)}
+        seen = {"observed": stack.observed, "typical": dict(stack.quantiles).get(types.TYPICAL)}
         pairs = {name: zip(("ids", "unique_ids"), vars(limits).values()) for name, limits in seen.items() if limits}
         return StackCounters(
             **{name: getattr(stack, name) for name in same},
@@ -376,9 +362,9 @@ class Plan:
             remedy_waits={remedy.change: remedy.wait for remedy in remedies},
         )
 
-    def alike(self) -> list[list[StackPlan]]:
+    def alike(self) -> list[list[types.StackPlan]]:
         """Stacks that differ in nothing but names together; where partitions were counted, every one is alone."""
-        groups: dict[Any, list[StackPlan]] = {}
+        groups: dict[Any, list[types.StackPlan]] = {}
         for one in self.stacks:
             shape = len(one.tables), one.features, one.padded_width, one.rows_per_shard, one.samples_per_sparsecore
             groups.setdefault((one.name if one.counted else "", *shape, one.optimizer, one.limits), []).append(one)
@@ -460,7 +446,9 @@ class Plan:
         """
         topology, chip, groups = self.stacking.topology, self.target or None, self.stacking.stacks
         stacks = tuple(
-            replace(part, **fields_of_limits(groups[part.name], topology, limits.get(part.name, part.limits), chip))
+            replace(
+                part, **types.fields_of_limits(groups[part.name], topology, limits.get(part.name, part.limits), chip)
+            )
             for part in self.stacks
         )
         return replace(self, stacks=stacks)
@@ -499,13 +487,13 @@ class Plan:
         yield ""
         yield from self._notes()
 
-    def _rows(self, explained: Sequence[StackPlan]) -> dict[str, Table]:
+    def _rows(self, explained: Sequence[types.StackPlan]) -> dict[str, Table]:
         """All tables of a plan; hot ids and remedies are those of the stacks ``explained``."""
         kinds, parts = self.alike(), self.heap_parts()
         parts.append(("in all, the larger stack" if self.target else "in all", self.heap.total))
         heap = Table(["what", ("bytes", "bytes")], parts, "HBM of one chip")
         if self.feeding is None:
-            return {"limits": _titled("limits", StackPlan.COLUMNS, kinds[:_SHOWN]), "heap": heap}
+            return {"limits": _titled("limits", types.StackPlan.COLUMNS, kinds[:_SHOWN]), "heap": heap}
         share, again = percent_text(self.quantile), f"{counted(self.replayed, 'batch', 'batches')} run again"
         hot = [(stack, hot) for stack in explained for hot in self.skew.hot if hot.stack == stack.name]
         remedies = [(stack, r) for stack in explained for r in self.skew.remedies if r.stack == stack.name]
@@ -515,16 +503,16 @@ class Plan:
         of_sizes: list[Heading] = ["arrangement", ("without", "bytes"), ("with", "bytes"), ("saved", "percent")]
         holding = "ids / distinct ids that hold a share of the partitions"
         tables = {
-            "limits": _titled(f"limits holding {share} of the partitions", StackPlan.COLUMNS, kinds),
-            "holding": _titled(holding, StackPlan.HOLDING, self.stacks),
+            "limits": _titled(f"limits holding {share} of the partitions", types.StackPlan.COLUMNS, kinds),
+            "holding": _titled(holding, types.StackPlan.HOLDING, self.stacks),
             "days": _titled("later days against the limits of the days before", Day.COLUMNS, days),
-            "programs": _titled("compiler, per SparseCore", StackPlan.PROGRAMS, programs),
+            "programs": _titled("compiler, per SparseCore", types.StackPlan.PROGRAMS, programs),
             "heap": heap,
-            "tables": _titled("tables", TablePlan.COLUMNS, self.tables),
+            "tables": _titled("tables", types.TablePlan.COLUMNS, self.tables),
             "savings": Table(of_sizes, sizes, "arrangements"),
-            "curve": _titled(f"lower limits ({again})", CurvePoint.COLUMNS, self.curve),
-            "remedies": _titled(f"what would even shards out ({again})", Remedy.COLUMNS, remedies),
-            "hot": _titled("hottest ids of its fullest shard", HotId.COLUMNS, hot),
+            "curve": _titled(f"lower limits ({again})", types.CurvePoint.COLUMNS, self.curve),
+            "remedies": _titled(f"what would even shards out ({again})", types.Remedy.COLUMNS, remedies),
+            "hot": _titled("hottest ids of its fullest shard", types.HotId.COLUMNS, hot),
         }
         return {name: rows for name, rows in tables.items() if rows.rows}
 

@@ -26,7 +26,7 @@ from tilewright.embed.planning.confidence import HELD_OUT, confidence_in, log_ch
 from tilewright.embed.planning.plan import naming_batch
 from tilewright.embed.planning.result import Plan
 from tilewright.embed.planning.types import given_fields, stack_plans
-from tilewright.errors import TilewrightError, UsageError
+from tilewright.errors import TilewrightError, UsageError, check_known
 from tilewright.extras import need
 from tilewright.kernels.threads import run_all, thread_count
 from tilewright.targets import Target
@@ -325,8 +325,7 @@ def plan_pod(
     >>> made.fits, made.limits["t0_t1"]
     (True, Limits(max_ids_per_partition=8, max_unique_ids_per_partition=8))
     """
-    if engine not in ENGINES:
-        raise UsageError(f"engine {engine!r}", where="plan", how=f"one of {', '.join(ENGINES)}")
+    check_known(engine, ENGINES, f"engine {engine!r}", where="plan")
     counts = {"serialized_tables": serialized_tables, "dense_bytes": dense_bytes}
     given = given_fields(headroom, target, pipelining, apart, prefetched_batches=prefetched_batches, **counts)
     ids_per_sample = count(ids_per_sample, "ids_per_sample", "plan")

@@ -19,7 +19,7 @@ from tilewright.embed.model.stacking import TablePlacement
 from tilewright.embed.model.tables import Quantization
 from tilewright.embed.serving.format import CHUNK, DTYPES, SCALES, Header, StoredRows, coding_of, up_to_line
 from tilewright.embed.serving.read import Export
-from tilewright.errors import UsageError
+from tilewright.errors import UsageError, check_known
 from tilewright.files import writing_whole
 
 
@@ -75,8 +75,7 @@ def export(
     (2, 16)
     """
     for name, value, known in (("dtype", dtype, DTYPES), ("scale", scale, SCALES)):
-        if value not in known:
-            raise UsageError(f"{name} = {value!r}", where="export", how=f"one of {', '.join(known)}")
+        check_known(value, known, f"{name} = {value!r}", where="export")
     sources = {name: _Source(state, placement) for name, placement in state.stacking.tables.items()}
     stored = [_stored(source, dtype, scale) for source in sources.values()]
     header = _laid_out(state, dtype, stored)
@@ -210,8 +209,8 @@ def device_lookup(served: Export) -> tuple[Rows, Lookup]:
     stored, path = served.stored, served.path
 
     def lookup(rows: Rows, batch: Mapping[str, Any]) -> dict[str, jax.Array]:
-        if unknown := [name for name in batch if name not in stored]:
-            raise UsageError(f"no feature called {unknown[0]!r}", where=path, how=f"one of {', '.join(stored)}")
+        for name in batch:
+            check_known(name, stored, f"no feature called {name!r}", where=path)
         return {name: _looked_up(rows[stored[name].name], stored[name], given) for name, given in batch.items()}
 
     return {name: jnp.asarray(np.asarray(rows)) for name, rows in served.rows.items()}, lookup

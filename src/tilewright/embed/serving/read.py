@@ -17,7 +17,7 @@ from tilewright.embed.host.inputs import BAD_IDS, Ragged, check_choice, normalis
 from tilewright.embed.model.tables import COMBINERS
 from tilewright.embed.serving.format import Header, StoredRows, check_sums, read_header
 from tilewright.embed.serving.sum_kernels import DESCRIBED, IDS_IN_ALL, KINDS, OUT, STRIDE, serve
-from tilewright.errors import UsageError
+from tilewright.errors import UsageError, check_known
 from tilewright.kernels.threads import run_all, thread_count
 
 _IDS = (np.dtype(np.int32), np.dtype(np.int64))
@@ -67,8 +67,7 @@ class Export:
 
     def table(self, name: str, begin: int = 0, end: int | None = None) -> Floats:
         """Rows ``begin .. end`` of a table as a lookup sees them, f32[rows, width]."""
-        if name not in self.rows:
-            raise UsageError(f"no table {name!r}", where=self.path, how=f"one of {', '.join(self.rows)}")
+        check_known(name, self.rows, f"no table {name!r}", where=self.path)
         coding = next(table for table in self.header.tables if table.name == name)
         decoded: Floats = coding.decode(self.rows[name][begin:end])
         return decoded
@@ -143,9 +142,8 @@ class Export:
 
     def _tables(self, names: tuple[str, ...]) -> tuple[list[tuple[int, ...]], Floats]:
         """The kernel's columns of every feature's table, and f32[features, 2] of scales and lowest numbers."""
-        if unknown := [name for name in names if name not in self.stored]:
-            how = f"one of {', '.join(self.stored)}"
-            raise UsageError(f"no feature called {unknown[0]!r}", where=self.path, how=how)
+        for name in names:
+            check_known(name, self.stored, f"no feature called {name!r}", where=self.path)
         used = [self.stored[name] for name in names]
         numbers = np.array([(table.scale, table.low) for table in used], np.float32).reshape(-1, 2)
         return [_table_line(table, self.rows[table.name]) for table in used], numbers

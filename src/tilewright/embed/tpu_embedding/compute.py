@@ -261,10 +261,7 @@ class Unfused:
                 made = primitive.bind(*given, **equation.params)
                 results = made if primitive.multiple_results else [made]
             if primitive.name in ("mul", "div", "sqrt"):
-                results = [self._rounded(value) for value in results]
+                bits = [jax.lax.bitcast_convert_type(value, jnp.int32) | self.zero for value in results]
+                results = [jax.lax.bitcast_convert_type(each, jnp.float32) for each in bits]
             values |= dict(zip(equation.outvars, results))
         return [value_of(atom) for atom in inside.outvars]
-
-    def _rounded(self, value: jax.Array) -> jax.Array:
-        bits = jax.lax.bitcast_convert_type(value, jnp.int32) | self.zero
-        return jax.lax.bitcast_convert_type(bits, jnp.float32)

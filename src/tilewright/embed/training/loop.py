@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import jax
 import numpy as np
@@ -34,6 +34,9 @@ from tilewright.embed.model.tables import Limits
 from tilewright.embed.training.step import Carry, TrainStep
 from tilewright.errors import CheckFailed, UsageError
 from tilewright.trace import Args, Recorder, Sink, Slice, Track
+
+if TYPE_CHECKING:
+    from tilewright.embed.training.saver import Checkpoints
 
 Samples: TypeAlias = tuple[Mapping[str, Any], tuple[Any, ...]]
 """A batch of a log: features as ``preprocess`` takes them, and what the loss takes beside the activations."""
@@ -150,18 +153,6 @@ class Trained:
         return max(0.0, 1 - self.waiting / self.preparing) if self.preparing else 1.0
 
 
-class Saver(Protocol):
-    """Takes a drained carry every ``every`` steps, and again after the last one; :class:`Checkpoints` is one."""
-
-    every: int
-
-    def save(self, carry: Carry, step: int) -> None:
-        """Begin to write the carry as ``step``; training goes on meanwhile."""
-
-    def settle(self, wait: bool) -> None:
-        """Tell of finished steps; with ``wait`` block until all are."""
-
-
 @dataclass
 class Loop:
     """Trains a step on batches. The parts, beside the step and how it is fed:
@@ -182,7 +173,7 @@ class Loop:
     sink: Sink = field(default_factory=Recorder)
     now: Callable[[], int] = time.perf_counter_ns
     on_step: Callable[[int, float], None] = lambda done, loss: None
-    saver: Saver | None = None
+    saver: Checkpoints | None = None
 
     def train(self, carry: Carry, samples: Iterable[Samples], first: int = 0) -> Trained:
         """Train on all of ``samples``; ``first`` batches were trained on before.

@@ -19,7 +19,7 @@ from tilewright.embed.host.arrays import Longs
 from tilewright.embed.host.batch import HostBatch
 from tilewright.embed.host.tables import HotEntries
 from tilewright.embed.model.knobs import SparseCoreConfig
-from tilewright.errors import UsageError
+from tilewright.errors import UsageError, check_known
 
 Around = Callable[[str, str, Callable[[], Any]], Any]
 """Called with a lane, a phase's name and what does the phase; returns what that returns."""
@@ -288,9 +288,8 @@ def train_step(
     """
     if (mesh is None) != (axis is None):
         raise UsageError("a mesh goes with the name of one of its axes", where="train_step", how="give both or none")
-    if mesh is not None and axis not in mesh.axis_names:
-        how = f"one of {', '.join(map(str, mesh.axis_names))}"
-        raise UsageError(f"the mesh has no axis {axis!r}", where="train_step", how=how)
+    if mesh is not None:
+        check_known(axis, mesh.axis_names, f"the mesh has no axis {axis!r}", where="train_step")
     if sparsecore is not None:
         pipelined, detect_nan = not sparsecore.disable_full_embedding_pipelining, detect_nan or sparsecore.detect_nan
     if gradients is None:

@@ -575,18 +575,15 @@ def _movement(kernel: Kernel, transfers: float) -> Iterator[tuple[float, str]]:
     for number, window in enumerate(kernel.windows):
         if window.distinct and window.megabytes > 1.5 * window.distinct:
             again = window.megabytes - window.distinct
-            passed = [d for d, size in enumerate(kernel.grid) if size > 1 and window.places and not _follows(window, d)]
+            sizes = [np.shape(place) for place in window.places]
+            follows = {d for size in sizes for d, places in enumerate(size) if places > 1}  # its block is another there
+            passed = [d for d, size in enumerate(kernel.grid) if size > 1 and sizes and d not in follows]
             along = f" along dim {' or '.join(map(str, passed))} of the grid" if passed else ""
             yield (
                 transfers * again * 1e6 / moved,
                 f"larger blocks{along}: window {number}, {window.block}, is moved "
                 f"{window.megabytes / window.distinct:.0f} times, {bytes_text(round(again * 1e6))} more than once",
             )
-
-
-def _follows(window: Window, dim: int) -> bool:
-    """Whether its block is another along this dim of the grid."""
-    return any(place.ndim > dim and place.shape[dim] > 1 for place in map(np.asarray, window.places))
 
 
 def _products(kernel: Kernel, chip: Target) -> Iterator[tuple[float, str]]:

@@ -153,7 +153,8 @@ def _meaningless(base: _Program, results: Sequence[Any], closed: Any, flat: Sequ
         with lowering_for(target(_TRACED_FOR)):
             other = _Program(*fills).evaluate(closed.jaxpr, closed.consts, flat)
         for number, (one, two) in enumerate(zip(results, other)):
-            if count := int(np.count_nonzero(~_same(np.asarray(one), np.asarray(two)))):
+            same = np.equal(one, two) | (np.not_equal(one, one) & np.not_equal(two, two))
+            if count := int(np.count_nonzero(~same)):
                 where = "what no one wrote" if kind == "unwritten read" else "what lies beyond an array's edge"
                 reads = base.unfilled.get(kind, {})
                 read = f"; read: {', '.join(reads.values())}" if reads else ""
@@ -189,10 +190,6 @@ def _random_arrays(shapes: Sequence[Any], seed: int) -> list[Any]:
         return np.asarray(numbers).astype(one.dtype)
 
     return list(jax.tree.map(made, list(shapes)))
-
-
-def _same(one: np.ndarray[Any, Any], two: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    return np.asarray((one == two) | ((one != one) & (two != two)))
 
 
 def _apart(one: np.ndarray[Any, Any], two: np.ndarray[Any, Any]) -> float:

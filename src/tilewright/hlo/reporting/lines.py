@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from tilewright.hlo.program import title
-from tilewright.hlo.reporting.types import MovementRow, PaddedTensor, Peak, ReportData, Suggestion
+from tilewright.hlo.reporting.types import MovementRow, PaddedTensor, ReportData, Suggestion
 from tilewright.hlo.timing.step import exchanges_text
 from tilewright.render import Field, bytes_text, count_text, percent_text, seconds_text
 from tilewright.render.formats import Kind, counted, format_value, place_text, ratio_text
@@ -152,7 +152,8 @@ def head_lines(report: ReportData) -> Iterator[str]:
             yield ", ".join(parts)
     for peak in report.peaks:
         if peak.padded_bytes >= _SMALL or not peak.memory_space:
-            yield _peak(peak)
+            peak_bytes = f"{space_text(peak.memory_space)} {bytes_text(peak.padded_bytes)}"
+            yield f"peak of {peak_bytes}, {peak.shares}, at {peak.at} in {peak.path.rpartition(' > ')[2]}"
     if report.time is not None:
         time = report.time
         call = f", {seconds_text(time.call_us / 1e6)} beside it for the call" if time.call_us else ""
@@ -186,12 +187,6 @@ def totals(report: ReportData) -> str:
     """Bytes moved and bytes of padding, with how many operations and tensors, in one line."""
     moved = f"{bytes_text(report.moved_bytes)} moved by {counted(len(report.ranked()), 'operation')}"
     return f"{moved}, {bytes_text(report.wasted_bytes)} of padding in {counted(len(report.wasteful()), 'tensor')}"
-
-
-def _peak(peak: Peak) -> str:
-    peak_bytes = f"{space_text(peak.memory_space)} {bytes_text(peak.padded_bytes)}"
-    place = f"{peak.at} in {peak.path.rpartition(' > ')[2]}"
-    return f"peak of {peak_bytes}, {peak.shares}, at {place}"
 
 
 def ranking_lines(

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from tilewright.errors import UsageError
+from tilewright.errors import check_known
 from tilewright.hlo.rules import attention, gathers, images, pairs, pooling, products
 from tilewright.hlo.rules.rule import PHASES, Rule
 
@@ -87,6 +87,5 @@ def chosen(names: Sequence[str] | None) -> tuple[Rule[Any], ...]:
     if names is None:
         return tuple(rule for rule in known.values() if rule.build is not None)
     for name in names:
-        if name not in known:
-            raise UsageError(f"no rule called {name!r}", how=f"known: {', '.join(known)}")
+        check_known(name, known, f"no rule called {name!r}", say="known:")
     return tuple(rule for rule in known.values() if rule.name in names)

@@ -14,23 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.isa.kernels.records import (
-    ACCOUNTS,
-    DRAM_WINDOWS,
-    L2_BUS,
-    L2_WINDOWS,
-    MEMORY,
-    WINDOW_SHIFT,
-    WINDOWS,
-    Record,
-)
+from tilewright.isa.kernels import records
 from tilewright.isa.language.config import DRAMS, MatrixUnitConfig
 from tilewright.isa.language.counts import Moved
+from tilewright.isa.language.errors import Array
 from tilewright.isa.language.instructions import UNITS
 from tilewright.trace import Args, Counter, Event, Instant, Slice, Track
 
-Array = np.ndarray[Any, Any]
-_AT, _COUNTERS = ACCOUNTS.places, [f.name for f in fields(Moved)]
+_AT, _COUNTERS = records.ACCOUNTS.places, [f.name for f in fields(Moved)]
 
 
 @dataclass(eq=False)
@@ -53,7 +44,7 @@ class MemoryPort:
 
     config: MatrixUnitConfig
     chip: Any = field(repr=False)
-    numbers: Array = field(default_factory=lambda: np.zeros(len(ACCOUNTS.names), np.int64))
+    numbers: Array = field(default_factory=lambda: np.zeros(len(records.ACCOUNTS.names), np.int64))
     last: Array = field(default_factory=lambda: np.zeros(0, np.int64))
     several: bool = False
     waiting: list[tuple[int, int]] = field(default_factory=list)
@@ -61,14 +52,14 @@ class MemoryPort:
 
     def __post_init__(self) -> None:
         self.last = np.full(self.config.threads, -1, np.int64)
-        self._links: Record | None = None
+        self._links: records.Record | None = None
 
     def cycles(self, size: int, rate: int) -> int:
         """Of ``size`` bytes on a bus of ``rate`` bytes a cycle."""
         return -(-size * self.config.slots // rate)
 
     @property
-    def links(self) -> Record:
+    def links(self) -> records.Record:
         """What kernels are given: the record MEMORY."""
         if self._links is None:
             chip, c = self.chip, self.config
@@ -83,7 +74,7 @@ class MemoryPort:
             if dram is not None:
                 values |= {"banks": dram.banks, "row_shift": max(0, (dram.row_bytes // line).bit_length() - 1)}
                 values |= {name: dram.cycles(name) for name in ("rcd", "rp", "ras")}
-            self._links = Record(MEMORY, values)
+            self._links = records.Record(records.MEMORY, values)
         return self._links
 
     def relink(self) -> None:
@@ -111,9 +102,9 @@ class MemoryPort:
         for name in ("read", "urgent", "work", "l2_free", "l2_work"):
             self.numbers[_AT[name]] = max(self._account(name), cycle)
         if self.several:
-            window, gone = cycle >> WINDOW_SHIFT, cycle & ((1 << WINDOW_SHIFT) - 1)
+            window, gone = cycle >> records.WINDOW_SHIFT, cycle & ((1 << records.WINDOW_SHIFT) - 1)
             for ring in self.chip.windows:
-                own = ring[2 * (window & (WINDOWS - 1)) :][:2]
+                own = ring[2 * (window & (records.WINDOWS - 1)) :][:2]
                 if own[0] <= window:
                     own[:] = window, max(int(own[1]) if own[0] == window else 0, gone)
 
@@ -125,7 +116,7 @@ class MemoryPort:
 
     def over_l2(self, start: int, size: int) -> int:
         """Move bytes between L2 and the registers; the cycle at which they are over the bus."""
-        return self._take_bus(L2_BUS, start, self.cycles(size, self.config.l2_bytes_per_cycle))
+        return self._take_bus(records.L2_BUS, start, self.cycles(size, self.config.l2_bytes_per_cycle))
 
     def _take_bus(self, which: int, start: int, cycles: int) -> int:
         from tilewright.isa.kernels.memory_kernels import take_bus
@@ -150,7 +141,7 @@ class MemoryPort:
         done = start + c.dma_latency + max(dram, l2)
         self.count(l2_dma=size, dram_dma=size)
         if self.several and self.config.slots == 1:
-            for which, cycles in ((L2_WINDOWS, l2), (DRAM_WINDOWS, dram)):
+            for which, cycles in ((records.L2_WINDOWS, l2), (records.DRAM_WINDOWS, dram)):
                 done = max(done, self._take_bus(which, start + c.dma_latency, cycles))
         else:
             for name, cycles in (("urgent", dram), ("work", dram), ("l2_work", l2)):
@@ -165,7 +156,7 @@ class MemoryPort:
         if not self.several or self.config.slots > 1:
             return max(done, self._account("work"), self._account("l2_work"))
         for start, cycles in self.waiting:
-            done = max(done, self._take_bus(DRAM_WINDOWS, start, cycles))
+            done = max(done, self._take_bus(records.DRAM_WINDOWS, start, cycles))
         self.waiting.clear()
         return done
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from tilewright.errors import UsageError
 from tilewright.isa.kernels.records import WALK
-from tilewright.isa.language.errors import array_of, whole, wholes
+from tilewright.isa.language.errors import Array, array_of, whole, wholes
 from tilewright.isa.language.instructions import ELEMENT_TYPES
 from tilewright.layout import paged
 from tilewright.layout.index.types import dtype_name
@@ -28,7 +28,6 @@ from tilewright.layout.kinds.paged import PagedLayout
 
 ABSENT, LOADING, LOADED = 0, 1, 2
 STATES = ("absent", "loading", "loaded")
-Array = np.ndarray[Any, Any]
 _Tables = tuple[Array, Array, Array, Array]
 _LEFT = WALK.places["left"]
 

@@ -24,12 +24,11 @@ from tilewright.isa.chip.segments import (
 from tilewright.isa.kernels.records import CACHE, WINDOWS
 from tilewright.isa.language.config import DRAMS, MatrixUnitConfig
 from tilewright.isa.language.counts import Counts, Moved, Traffic
-from tilewright.isa.language.errors import ErrorRecord, Faults, MatrixUnitError
+from tilewright.isa.language.errors import Array, ErrorRecord, Faults, MatrixUnitError
 from tilewright.isa.language.program import Instruction
 
 # Caches of lines as arrays which the traffic kernels walk: LRU sets, with lines that a ``t1`` walk retains.
 
-Array = np.ndarray[Any, Any]
 _AT, _HEAD = CACHE.places, len(CACHE.names)
 LARGE = 1 << 20
 """Cells from which a cache is touched here and there only, and clearing all of it would cost more."""
@@ -236,11 +235,11 @@ def show_pe(pe: Pe) -> str:
     lines.append(f"  mm: {pe.columns} columns, rows: {rows}")
     lines += _rows("uniform", [(f"ur{n}", value) for n, value in enumerate(pe.uniform) if value])
     used = np.flatnonzero(pe.registers.any(axis=0)).tolist()
-    lines += _rows("registers", [(f"r{n}", _threads(pe.registers[:, n])) for n in used[:16]])
+    lines += _rows("registers", [(f"r{n}", _first(pe.registers[:, n], 8, " ")) for n in used[:16]])
     if len(used) > 16:
         lines.append(f"    ... and {len(used) - 16} more registers that are not 0")
     some = np.flatnonzero(pe.predicates.any(axis=0)).tolist()
-    lines += _rows("predicates", [(f"p{n}", _bits(pe.predicates[:, n])) for n in some])
+    lines += _rows("predicates", [(f"p{n}", _first(pe.predicates[:, n].astype(int), 64, "")) for n in some])
     waiting = [n for n in range(pe.config.registers) if pe.clock.tokens[n] > pe.clock.issue]
     if waiting:
         pending = ", ".join(f"r{a}" if a == b else f"r{a}..r{b}" for a, b in runs_of(waiting))
@@ -320,14 +319,8 @@ def _rows(title: str, rows: list[tuple[str, Any]]) -> list[str]:
     return [f"  {title}:", *(f"    {name:6} {value}" for name, value in rows)] if rows else []
 
 
-def _threads(values: np.ndarray[Any, Any]) -> str:
-    shown = " ".join(str(v) for v in values[:8].tolist())
-    return shown + (" ..." if len(values) > 8 else "")
-
-
-def _bits(values: np.ndarray[Any, Any]) -> str:
-    shown = "".join("1" if v else "0" for v in values[:64].tolist())
-    return shown + ("..." if len(values) > 64 else "")
+def _first(values: np.ndarray[Any, Any], most: int, between: str) -> str:
+    return between.join([*map(str, values[:most].tolist()), *["..."] * (len(values) > most)])
 
 
 def runs_of(numbers: Iterable[int]) -> list[tuple[int, int]]:

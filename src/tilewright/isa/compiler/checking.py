@@ -11,18 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import ceil, isqrt, prod
-from typing import Any
 
 import numpy as np
 
 from tilewright.errors import CheckFailed, UnsupportedError
 from tilewright.hlo import Node, Value, array_dtype
 from tilewright.isa.compiler.running import Execution
+from tilewright.isa.language.errors import Array
 from tilewright.isa.lowering.reading import LAYOUT
 from tilewright.isa.lowering.sources import Step
 from tilewright.isa.lowering.tables import folded_array
-
-Array = np.ndarray[Any, Any]
 
 
 def check_step(execution: Execution, step: Step) -> None:

@@ -33,11 +33,11 @@ from tilewright.isa.compiler.running import (
     schedule,
 )
 from tilewright.isa.language.config import MatrixUnitConfig, checked_config
+from tilewright.isa.language.errors import Array
 from tilewright.isa.lowering.layers import lower
 from tilewright.isa.lowering.tables import Lowering
 from tilewright.reading import check_archive, open_bytes, parse, text_of, typed
 
-Array = np.ndarray[Any, Any]
 VERSION = 3
 """Of a compiled model's file."""
 _MOST_MEMORY = 1 << 30

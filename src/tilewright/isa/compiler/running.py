@@ -18,6 +18,7 @@ from tilewright.isa.execute.machine import Machine
 from tilewright.isa.execute.operands import numpy_type
 from tilewright.isa.language.config import MatrixUnitConfig
 from tilewright.isa.language.counts import Counts, Moved, Traffic, energy, math_cycles_at_least
+from tilewright.isa.language.errors import Array
 from tilewright.isa.language.program import MachineProgram
 from tilewright.isa.lowering.reading import LAYOUT
 from tilewright.isa.lowering.sources import Stay, Step, Table
@@ -213,9 +214,6 @@ def _step(step: Step, lowering: Lowering, numbers: dict[MachineProgram, int]) ->
 
 
 # Running: the host fills memory, starts every step's programs, and takes the results.
-
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass

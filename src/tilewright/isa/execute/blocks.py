@@ -17,25 +17,16 @@ import numpy as np
 
 from tilewright.isa.chip.segments import Segment
 from tilewright.isa.chip.state import Pe
+from tilewright.isa.execute import tensor
 from tilewright.isa.execute.memory import transfer_record
 from tilewright.isa.execute.operands import NAN, all_loaded, grid_index, number, numpy_type, uniform_source
-from tilewright.isa.execute.tensor import (
-    KernelState,
-    Roles,
-    assign_roles,
-    columns_of,
-    factor_of,
-    macs_counter,
-    summing_threads,
-    walk_values,
-)
 from tilewright.isa.kernels import records
 from tilewright.isa.kernels.records import Record, address
 from tilewright.isa.language.config import MatrixUnitConfig
+from tilewright.isa.language.errors import Array
 from tilewright.isa.language.program import Instruction, Label, MachineProgram, Operand, Register
 from tilewright.kernels.threads import in_pieces
 
-Array = np.ndarray[Any, Any]
 _PAGES = frozenset(("ptmap", "ptdel", "dmain", "dmaout", "dmawait", "dmastat"))
 """Instructions after which pages may be elsewhere, or on their way."""
 _WINDOWS = frozenset(("segbase", "segsize"))
@@ -90,7 +81,7 @@ class Sums:
     known: tuple[Any, list[Array], bool] | None = None
 
     @classmethod
-    def of(cls, pe: Pe, roles: Roles, room: dict[str, Array]) -> Sums:
+    def of(cls, pe: Pe, roles: tensor.Roles, room: dict[str, Array]) -> Sums:
         """Buffers and numbers for ``mm`` with every column on.
 
         ``room``: memory of both factors, for all the sums of a program: no two of them wait at a time.
@@ -99,7 +90,7 @@ class Sums:
         rows, ka, kb, row_stride, a_stride, b_stride, _ = roles.groups
         n, e, width = roles.columns, roles.segment.element_bytes, kb * roles.chunk
         rounds = max(1, _DEPTH // width)
-        part, index, order = (table.astype(np.int64) for table in columns_of(c.ka_split, n, ka))
+        part, index, order = (table.astype(np.int64) for table in tensor.columns_of(c.ka_split, n, ka))
         active, presents = np.ones(n, bool), np.zeros(rounds, np.int64)
         step_cycles = c.step_cycles(e, kb)
         a = _side(room, "A", ka * rows, width * e, rounds)
@@ -118,11 +109,11 @@ class Sums:
         values |= {"reach": np.zeros(n, records.REACH.dtype), "times": np.zeros(1, records.TIMES.dtype)}
         tables = {"sequence": n, "step_of": n, "out": (n, 3), "deep": n * roles.depth}
         values |= {name: np.zeros(shape, np.int64) for name, shape in tables.items()} | {"deep_count": 0}
-        values |= {"macs": records.ACCOUNTS.places[macs_counter(roles.type_a)]}
+        values |= {"macs": records.ACCOUNTS.places[tensor.macs_counter(roles.type_a)]}
         for name, side in (("a", a), ("b", b)):
             values |= {f"{name}_bytes": side.bytes, f"{name}_pitch": side.pitch, f"{name}_step": side.step}
             values[f"{name}_rows"] = side.rows
-        keep = summing_threads(roles) + c.first_compute
+        keep = tensor.summing_threads(roles) + c.first_compute
         types = roles.type_a, roles.type_b
         return cls(Record(records.MM, values), (a, b), presents, fill, keep, (part, index, active), types, c)
 
@@ -133,7 +124,7 @@ class Sums:
 
     def record(self, segment: Segment, dim: int, store: Array) -> Record:
         """What the kernel is told of an ``mm`` over this segment along this dim; ``store``: the chip's memory."""
-        return Record(records.MM, walk_values(segment, dim, store, self.config), like=self.shared)
+        return Record(records.MM, tensor.walk_values(segment, dim, store, self.config), like=self.shared)
 
     def add(self, file: tuple[Any, ...]) -> None:
         """Add what the buffers hold to the registers (``Pe.words``)."""
@@ -218,7 +209,7 @@ class Sums:
         """[rows, k] of A (``side`` 0) or B (1), int32 or float32."""
         factor, dtype = self.sides[side], self.types[side]
         raw = factor.bytes.reshape(factor.rows, factor.pitch)
-        return factor_of(raw.view(f"u{numpy_type(dtype).itemsize}")[:, :k], dtype)
+        return tensor.factor_of(raw.view(f"u{numpy_type(dtype).itemsize}")[:, :k], dtype)
 
     def _with_products(self, sums: Array, a: Array, b: Array, rounds: int) -> Array:
         from tilewright.isa.kernels.value_kernels import add_rounds, add_words
@@ -245,7 +236,7 @@ def _side(room: dict[str, Array], name: str, rows: int, length: int, rounds: int
 # The processing element and its program.
 
 
-class BlockState(KernelState):
+class BlockState(tensor.KernelState):
     """A processing element and its program as the kernel takes them, arrays by address.
 
     ================  ====================================================================================
@@ -377,7 +368,7 @@ class BlockState(KernelState):
 
     def _multiply(self, pe: Pe, instruction: Instruction, row: Any, segment: Segment) -> Record | None:
         c = pe.config
-        roles = assign_roles(pe, Instruction("mm", instruction.operands, instruction.type, instruction.suffixes))
+        roles = tensor.assign_roles(pe, Instruction("mm", instruction.operands, instruction.type, instruction.suffixes))
         if isinstance(roles, str) or not roles.on.all():  # the general function has something to say
             return None
         floats = roles.type_a[0] not in "su"

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.errors import UsageError
+from tilewright.errors import UsageError, check_known
 from tilewright.isa.chip.segments import (
     Part,
     Segment,
@@ -25,10 +25,8 @@ from tilewright.isa.execute.run import Job, Runner, RunResult, Work, result_of, 
 from tilewright.isa.language.assemble import program_of
 from tilewright.isa.language.config import MatrixUnitConfig, checked_config
 from tilewright.isa.language.counts import Counts
-from tilewright.isa.language.errors import whole, wholes
+from tilewright.isa.language.errors import Array, whole, wholes
 from tilewright.isa.language.program import MachineProgram
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
@@ -85,10 +83,7 @@ class Machine:
         self.now += self.config.link_cycles(size)
 
     def _storage(self, name: str) -> Storage:
-        if name not in self.chip.storages:
-            raise UsageError(
-                f"no page table called {name!r}", how=f"there are {', '.join(self.chip.storages) or 'none'}"
-            )
+        check_known(name, self.chip.storages, f"no page table called {name!r}", say="there are")
         return self.chip.storages[name]
 
     def _pes(self, pe: int | Sequence[int] | None) -> list[int]:

@@ -29,10 +29,9 @@ from tilewright.isa.execute.operands import (
 )
 from tilewright.isa.kernels import records
 from tilewright.isa.kernels.records import Record, address, int64_tables
-from tilewright.isa.language.errors import Faults
+from tilewright.isa.language.errors import Array, Faults
 from tilewright.isa.language.program import Instruction
 
-Array = np.ndarray[Any, Any]
 _WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32}
 
 

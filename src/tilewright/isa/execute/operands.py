@@ -11,11 +11,10 @@ import numpy as np
 
 from tilewright.isa.chip.segments import ABSENT, Segment
 from tilewright.isa.chip.state import Pe, wrap
-from tilewright.isa.language.errors import Faults
+from tilewright.isa.language.errors import Array, Faults
 from tilewright.isa.language.program import Address, Float, Immediate, Instruction, Operand, Register
 from tilewright.layout import paged
 
-Array = np.ndarray[Any, Any]
 Handler = Callable[[Pe, Instruction], Faults | None]
 """One instruction: it changes the processing element, and returns what it has to report."""
 

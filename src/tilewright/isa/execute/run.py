@@ -6,9 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
-from tilewright.errors import UsageError
+from tilewright.errors import UsageError, check_known
 from tilewright.isa.chip.segments import Segment, TensorMemory
 from tilewright.isa.chip.state import Pe, Shown, new_chip, wrap
 from tilewright.isa.execute.blocks import BlockState, encoded, run_block
@@ -20,7 +18,7 @@ from tilewright.isa.execute.vector import VECTOR_HANDLERS
 from tilewright.isa.language.assemble import program_of
 from tilewright.isa.language.config import MatrixUnitConfig, checked_config
 from tilewright.isa.language.counts import Counts, Moved, Traffic, energy, math_cycles_at_least
-from tilewright.isa.language.errors import ErrorRecord, MatrixUnitError
+from tilewright.isa.language.errors import Array, ErrorRecord, MatrixUnitError
 from tilewright.isa.language.program import MachineProgram
 from tilewright.trace import Event, Slice, Track
 
@@ -52,7 +50,7 @@ class RunResult(Shown):
     ==================  ====================================================================================
     """
 
-    registers: np.ndarray[Any, Any]
+    registers: Array
     errors: tuple[ErrorRecord, ...]
     counts: Counts
     traffic: Traffic
@@ -75,11 +73,10 @@ class RunResult(Shown):
         """Products made, as a share of those the threads could make in all these cycles."""
         return math_cycles_at_least(self.moved, self.state.config) / max(1, self.cycles)
 
-    def tensor(self, name: str) -> np.ndarray[Any, Any]:
+    def tensor(self, name: str) -> Array:
         """The values of a segment after the run, as the page table finds them (a page moved out: device memory)."""
         storages = self.state.chip.storages
-        if name not in storages:
-            raise UsageError(f"no segment called {name!r}", how=f"there are {', '.join(storages) or 'none'}")
+        check_known(name, storages, f"no segment called {name!r}", say="there are")
         return storages[name].values(self.state.chip.store)
 
 
@@ -145,7 +142,7 @@ class _Known:
     """What one program and configuration have every time: handlers, records, what instructions cost."""
 
     steps: list[tuple[Handler, Any]]
-    code: np.ndarray[Any, Any]
+    code: Array
     costs: dict[Any, Any] = field(default_factory=dict)
 
 

@@ -12,54 +12,40 @@ from typing import Any
 import numpy as np
 
 from tilewright.isa.chip.state import Pe, wrap
-from tilewright.isa.execute.operands import (
-    NAN,
-    Handler,
-    control_cost,
-    controlling,
-    convert,
-    count_of,
-    number,
-    pack,
-    scalar_cost,
-    source,
-    spans,
-    threads_on,
-    uniform_source,
-    unpack,
-    write,
-)
-from tilewright.isa.language.errors import Faults
+from tilewright.isa.execute import operands
+from tilewright.isa.language.errors import Array, Faults
 from tilewright.isa.language.program import Instruction, Operand
 
 Value = Callable[[Pe, Instruction], Any]
 
 
-def _writing(value: Value) -> Handler:
+def _writing(value: Value) -> operands.Handler:
     """The instruction that works out ``value`` from its operands and writes it to the first one."""
 
     def execute(pe: Pe, instruction: Instruction) -> None:
         # operands, operation
         result = value(pe, instruction)
         # result
-        write(pe, instruction, result)
+        operands.write(pe, instruction, result)
         # cost
-        scalar_cost(pe, instruction)
+        operands.scalar_cost(pe, instruction)
 
     return execute
 
 
-def _arithmetic(operation: Callable[..., Any], operand: Callable[[Pe, Operand], Any] = source) -> Handler:
+def _arithmetic(
+    operation: Callable[..., Any], operand: Callable[[Pe, Operand], Any] = operands.source
+) -> operands.Handler:
     """``operation`` on operands as ``operand`` reads them, by default words of 32 bits: no sum or product leaves 64."""
     return _writing(lambda pe, instruction: operation(*(operand(pe, o) for o in instruction.operands[1:])))
 
 
-def _division(remainder: bool) -> Handler:
+def _division(remainder: bool) -> operands.Handler:
     """The quotient towards zero, or what is left; 0 where the divisor is."""
 
     def execute(pe: Pe, instruction: Instruction) -> Faults:
         # operands
-        x, y = (np.asarray(source(pe, o)) for o in instruction.operands[1:])
+        x, y = (np.asarray(operands.source(pe, o)) for o in instruction.operands[1:])
         # operation, of one number or of every thread's
         zero = y == 0
         divisor = np.where(zero, 1, y)
@@ -67,37 +53,37 @@ def _division(remainder: bool) -> Handler:
         value = np.where(zero, 0, x - divisor * quotient if remainder else quotient)
         undefined = [-1] if zero.any() else []
         if undefined and np.ndim(value):
-            undefined = np.flatnonzero(zero & threads_on(pe, instruction)).tolist()
+            undefined = np.flatnonzero(zero & operands.threads_on(pe, instruction)).tolist()
         # result
-        write(pe, instruction, value)
+        operands.write(pe, instruction, value)
         # cost
-        scalar_cost(pe, instruction)
+        operands.scalar_cost(pe, instruction)
         return [("divide_by_zero", thread, -1) for thread in undefined]
 
     return execute
 
 
 def _select(pe: Pe, instruction: Instruction) -> Any:
-    choice = pe.predicates[:, number(instruction.operands[1])]
-    x, y = (source(pe, o) for o in instruction.operands[2:])
-    return np.where(choice, x, y)
+    return np.where(
+        _predicate(pe, instruction.operands[1]), *(operands.source(pe, o) for o in instruction.operands[2:])
+    )
 
 
 def _read(pe: Pe, instruction: Instruction) -> Faults:
     # operands
-    thread = int(source(pe, instruction.operands[2]))
+    thread = int(operands.source(pe, instruction.operands[2]))
     inside = 0 <= thread < pe.config.threads
     # operation, result
-    write(pe, instruction, pe.registers[thread, number(instruction.operands[1])] if inside else 0)
+    operands.write(pe, instruction, pe.registers[thread, operands.number(instruction.operands[1])] if inside else 0)
     # cost
-    scalar_cost(pe, instruction)
+    operands.scalar_cost(pe, instruction)
     return [] if inside else [("thread_out_of_range", thread, -1)]
 
 
 def _clr(pe: Pe, instruction: Instruction) -> Faults:
     # operands
-    first, on = number(instruction.operands[0]), threads_on(pe, instruction)
-    count = count_of(pe, instruction, 1)
+    first, on = operands.number(instruction.operands[0]), operands.threads_on(pe, instruction)
+    count = operands.count_of(pe, instruction, 1)
     most = max(0, int(np.max(count)))
     # operation
     if first + most > pe.config.registers:
@@ -117,24 +103,22 @@ def _clr(pe: Pe, instruction: Instruction) -> Faults:
         pe.traffic.register_writes += int(np.count_nonzero(cleared))
     # cost
     written = [pe.clock.span("r", first, most)] if most else []
-    pe.clock.step("alu", "clr", spans(pe, instruction, instruction.operands[1:]), written, max(1, most))
+    pe.clock.step("alu", "clr", operands.spans(pe, instruction, instruction.operands[1:]), written, max(1, most))
     return []
 
 
 # float32 arithmetic and conversions, one rounding each, the same bits on every machine.
 
-Array = np.ndarray[Any, Any]
-
 
 def as_float(pe: Pe, operand: Operand) -> Array:
     """The 32 bits of an operand as float32: [threads], or one."""
-    return np.asarray(source(pe, operand)).astype(np.uint32).view(np.float32)
+    return np.asarray(operands.source(pe, operand)).astype(np.uint32).view(np.float32)
 
 
 def _bits(value: Any) -> Array:
     """A float32 as the word that holds it."""
     single = np.asarray(value, np.float32)
-    return np.where(np.isnan(single), NAN, single.view(np.uint32)).astype(np.int64)
+    return np.where(np.isnan(single), operands.NAN, single.view(np.uint32)).astype(np.int64)
 
 
 def fused_multiply_add(x: Array, y: Array, z: Array) -> Array:
@@ -156,7 +140,7 @@ def fused_multiply_add(x: Array, y: Array, z: Array) -> Array:
     return (total.view(np.int64) + np.where(inexact, towards, 0)).view(np.float64).astype(np.float32)
 
 
-def _float_arithmetic(operation: Callable[..., Any]) -> Handler:
+def _float_arithmetic(operation: Callable[..., Any]) -> operands.Handler:
     def rounded(*values: Array) -> Array:
         with np.errstate(all="ignore"):
             return _bits(operation(*values))
@@ -165,35 +149,26 @@ def _float_arithmetic(operation: Callable[..., Any]) -> Handler:
 
 
 def _convert(pe: Pe, instruction: Instruction) -> Array:
-    words = np.asarray(source(pe, instruction.operands[1]))
+    words = np.asarray(operands.source(pe, instruction.operands[1]))
     of, to = instruction.suffix("from") or "", instruction.suffix("to") or ""
     packed = words.astype(np.uint32).view(np.int32).reshape(-1, 1)
     with np.errstate(all="ignore"):
-        values = convert(unpack(packed, of, 1), of, to, nearest=False)
-    return pack(values, np.zeros_like(packed)).reshape(words.shape)
+        values = operands.convert(operands.unpack(packed, of, 1), of, to, nearest=False)
+    return operands.pack(values, np.zeros_like(packed)).reshape(words.shape)
 
 
 # Comparisons into predicates, logic on them, and votes: one uniform register from what all threads say.
 
-_COMPARE: dict[str, Callable[[Any, Any], Any]] = {
-    "eq": operator.eq,
-    "ne": operator.ne,
-    "lt": operator.lt,
-    "le": operator.le,
-    "gt": operator.gt,
-    "ge": operator.ge,
-}
-
 
 def compare(condition: str | None, x: Any, y: Any) -> Any:
-    """X cond Y, of signed integers or, where the condition ends in u, of the same words unsigned."""
+    """X cond Y (eq, ne, lt, le, gt, ge), of signed integers or, where it ends in u, of the same words unsigned."""
     name = condition or ""
     if name.endswith("u"):
-        return _COMPARE[name[:-1]](x & 0xFFFFFFFF, y & 0xFFFFFFFF)
-    return _COMPARE[name](x, y)
+        return compare(name[:-1], x & 0xFFFFFFFF, y & 0xFFFFFFFF)
+    return getattr(operator, name)(x, y)
 
 
-def _comparison(operand: Callable[[Pe, Operand], Any]) -> Handler:
+def _comparison(operand: Callable[[Pe, Operand], Any]) -> operands.Handler:
     def value(pe: Pe, instruction: Instruction) -> Any:
         x, y = (operand(pe, o) for o in instruction.operands[1:])
         return compare(instruction.suffix("cond"), x, y)
@@ -202,11 +177,11 @@ def _comparison(operand: Callable[[Pe, Operand], Any]) -> Handler:
 
 
 def _predicate(pe: Pe, operand: Operand) -> Array:
-    return pe.predicates[:, number(operand)]
+    return pe.predicates[:, operands.number(operand)]
 
 
-SCALAR_HANDLERS: dict[str, Handler] = {
-    "mov": _writing(lambda pe, instruction: source(pe, instruction.operands[1])),
+SCALAR_HANDLERS: dict[str, operands.Handler] = {
+    "mov": _writing(lambda pe, instruction: operands.source(pe, instruction.operands[1])),
     "clr": _clr,
     "tid": _writing(lambda pe, _: np.arange(pe.config.threads, dtype=np.int64)),
     "sel": _writing(_select),
@@ -235,7 +210,7 @@ SCALAR_HANDLERS: dict[str, Handler] = {
     "fmin": _float_arithmetic(lambda x, y: np.where((x <= y) | np.isnan(y), x, y)),
     "fmax": _float_arithmetic(lambda x, y: np.where((x >= y) | np.isnan(y), x, y)),
     "cvt": _writing(_convert),
-    "cmp": _comparison(source),
+    "cmp": _comparison(operands.source),
     "fcmp": _comparison(as_float),
     "pand": _arithmetic(np.logical_and, _predicate),
     "por": _arithmetic(np.logical_or, _predicate),
@@ -256,7 +231,7 @@ def _go(pe: Pe, instruction: Instruction) -> None:
 
 def _br(pe: Pe, instruction: Instruction) -> None:
     # operands
-    x, y = (uniform_source(pe, o) for o in instruction.operands[:2])
+    x, y = (operands.uniform_source(pe, o) for o in instruction.operands[:2])
     # operation
     if compare(instruction.suffix("cond"), x, y):
         _go(pe, instruction)
@@ -264,19 +239,19 @@ def _br(pe: Pe, instruction: Instruction) -> None:
 
 def _loop(pe: Pe, instruction: Instruction) -> None:
     # operands
-    counter = number(instruction.operands[0])
+    counter = operands.number(instruction.operands[0])
     # operation, result
     pe.uniform[counter] = wrap(pe.uniform[counter] - 1)
     if pe.uniform[counter]:
         _go(pe, instruction)
     # cost
-    control_cost(pe, instruction, pe.config.alu_latency)
+    operands.control_cost(pe, instruction, pe.config.alu_latency)
 
 
 def _bar(pe: Pe, instruction: Instruction) -> Faults:
     # operands
-    on = threads_on(pe, instruction)
-    name = uniform_source(pe, instruction.operands[0]) if instruction.operands else 0
+    on = operands.threads_on(pe, instruction)
+    name = operands.uniform_source(pe, instruction.operands[0]) if instruction.operands else 0
     # operation: the runner lets all of them go on
     pe.barrier = name, pe.pc
     return [] if on.all() else [("divergent_barrier", int(on.argmin()), -1)]
@@ -284,7 +259,7 @@ def _bar(pe: Pe, instruction: Instruction) -> Faults:
 
 def _setmm(pe: Pe, instruction: Instruction) -> Faults:
     # operands
-    columns, *rows = (uniform_source(pe, o) for o in instruction.operands)
+    columns, *rows = (operands.uniform_source(pe, o) for o in instruction.operands)
     # operation
     wrong = not 1 <= columns <= pe.config.loader_threads or any(r < 1 for r in rows)
     if not wrong:
@@ -297,14 +272,14 @@ def _halt(pe: Pe, instruction: Instruction) -> None:
     pe.halted = True
 
 
-CONTROL_HANDLERS: dict[str, Handler] = {
-    "jump": controlling(_go),
-    "br": controlling(_br),
+CONTROL_HANDLERS: dict[str, operands.Handler] = {
+    "jump": operands.controlling(_go),
+    "br": operands.controlling(_br),
     "loop": _loop,
-    "bar": controlling(_bar),
-    "setmm": controlling(_setmm),
-    "peid": controlling(lambda pe, instruction: write(pe, instruction, pe.number)),
-    "npe": controlling(lambda pe, instruction: write(pe, instruction, pe.config.pes)),
-    "nop": control_cost,
-    "halt": controlling(_halt),
+    "bar": operands.controlling(_bar),
+    "setmm": operands.controlling(_setmm),
+    "peid": operands.controlling(lambda pe, instruction: operands.write(pe, instruction, pe.number)),
+    "npe": operands.controlling(lambda pe, instruction: operands.write(pe, instruction, pe.config.pes)),
+    "nop": operands.control_cost,
+    "halt": operands.controlling(_halt),
 }

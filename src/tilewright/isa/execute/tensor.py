@@ -29,12 +29,10 @@ from tilewright.isa.execute.scalar import fused_multiply_add
 from tilewright.isa.kernels import records
 from tilewright.isa.kernels.records import Record, address, int64_tables
 from tilewright.isa.language.config import MatrixUnitConfig
-from tilewright.isa.language.errors import Faults
+from tilewright.isa.language.errors import Array, Faults
 from tilewright.isa.language.program import Address, Instruction
 
 # Roles in an ``mm``: loaders and columns, row groups, product registers, element types.
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)

@@ -13,25 +13,10 @@ from typing import Any
 import numpy as np
 
 from tilewright.isa.chip.state import Pe
-from tilewright.isa.execute.operands import (
-    Handler,
-    convert,
-    number,
-    pack,
-    registers_of,
-    spans,
-    threads_on,
-    to_integers,
-    uniform_source,
-    unify_nans,
-    unpack,
-)
+from tilewright.isa.execute import operands
 from tilewright.isa.execute.scalar import compare
-from tilewright.isa.language.errors import Faults
+from tilewright.isa.language.errors import Array, Faults
 from tilewright.isa.language.program import Instruction, Register
-
-Array = np.ndarray[Any, Any]
-
 
 # Functions of float32, in float64: the exponential and the logarithm as a power of two times a polynomial.
 
@@ -197,7 +182,7 @@ def _source_registers(pe: Pe, instruction: Instruction, place: int, count: int, 
     if isinstance(operand, Register) and operand.kind == "r":
         wide = 1 if _is_one(instruction, place) else count
         return pe.file[:, operand.number : operand.number + wide].view(kind)
-    return np.array(uniform_source(pe, operand), np.int32).view(kind)[()]
+    return np.array(operands.uniform_source(pe, operand), np.int32).view(kind)[()]
 
 
 def _is_one(instruction: Instruction, place: int) -> bool:
@@ -217,7 +202,7 @@ def _widths(instruction: Instruction, count: int) -> dict[int, int]:
         dtype = packed.get(place)
         one = _is_one(instruction, place) or (place == 0 and instruction.name == "vred")
         one = one or (place == 1 and instruction.name == "viota")
-        widths[place] = registers_of(dtype, count) if dtype else min(1, count) if one else count
+        widths[place] = operands.registers_of(dtype, count) if dtype else min(1, count) if one else count
     return widths
 
 
@@ -237,13 +222,13 @@ class _Cost:
 
 
 def _cost(pe: Pe, instruction: Instruction, passes: int, slow: bool) -> _Cost:
-    count, c = uniform_source(pe, instruction.operands[-1]), pe.config
+    count, c = operands.uniform_source(pe, instruction.operands[-1]), pe.config
     widths = _widths(instruction, max(0, count)) if count <= 8 * c.registers else {0: count}
-    starts = {place: number(instruction.operands[place]) for place in widths}
+    starts = {place: operands.number(instruction.operands[place]) for place in widths}
     fits = all(starts[place] + width <= c.registers for place, width in widths.items())
     spanned = {place: pe.clock.span("r", starts[place], width) for place, width in widths.items() if width}
     others = tuple(o for place, o in enumerate(instruction.operands) if place not in widths)
-    reads = *(span for place, span in spanned.items() if place), *spans(pe, instruction, others)
+    reads = *(span for place, span in spanned.items() if place), *operands.spans(pe, instruction, others)
     writes = (spanned[0],) if 0 in spanned else ()
     cycles = passes * max(0, c.special_cycles * count if slow else -(-count // c.vector_rate))
     read = sum(width for place, width in widths.items() if place)
@@ -254,12 +239,12 @@ def _vector(
     body: _Body,
     passes: Callable[[Pe, Instruction], int] | None = None,
     special: Callable[[Instruction], bool] | None = None,
-) -> Handler:
+) -> operands.Handler:
     """``passes``: over the registers; ``special``: whether each takes ``special_cycles``."""
 
     def execute(pe: Pe, instruction: Instruction) -> Faults:
         # operands
-        number_of = uniform_source(pe, instruction.operands[-1])
+        number_of = operands.uniform_source(pe, instruction.operands[-1])
         cost: _Cost | None = pe.costs.get((instruction, number_of))
         if cost is None:
             slow = special is not None and special(instruction)
@@ -270,7 +255,7 @@ def _vector(
         if not cost.fits:
             pe.clock.step("vector", instruction.name)
             return [("operand_out_of_range", -1, pe.config.registers)]
-        on = threads_on(pe, instruction)
+        on = operands.threads_on(pe, instruction)
         active = pe.config.threads if instruction.guard is None else int(np.count_nonzero(on))
         # operation, result
         if count > 0 and active and pe.config.values:
@@ -298,7 +283,7 @@ def _float_binary(pe: Pe, instruction: Instruction, count: int, into: Array) -> 
     x, y = (_source_registers(pe, instruction, place, count, np.float32) for place in (1, 2))
     out = into.view(np.float32)
     FLOATS[instruction.suffix("op") or ""](x, y, out)
-    unify_nans(out)
+    operands.unify_nans(out)
 
 
 def _integer_binary(pe: Pe, instruction: Instruction, count: int, into: Array) -> None:
@@ -310,7 +295,7 @@ def _function(pe: Pe, instruction: Instruction, count: int, into: Array) -> None
     x = _source_registers(pe, instruction, 1, count, np.float32)
     out = into.view(np.float32)
     np.copyto(out, FUNCTIONS[instruction.suffix("op") or ""](x.astype(np.float64)), casting="same_kind")
-    unify_nans(out)
+    operands.unify_nans(out)
 
 
 def _comparison(kind: Any) -> _Body:
@@ -332,24 +317,28 @@ def _select(pe: Pe, instruction: Instruction, count: int, into: Array) -> None:
 def _iota(pe: Pe, instruction: Instruction, count: int, into: Array) -> None:
     operand = instruction.operands[1]
     per_thread = isinstance(operand, Register) and operand.kind == "r"
-    first = pe.file[:, number(operand), None].copy() if per_thread else np.int32(uniform_source(pe, operand))
+    first = (
+        pe.file[:, operands.number(operand), None].copy()
+        if per_thread
+        else np.int32(operands.uniform_source(pe, operand))
+    )
     np.add(first, np.arange(count, dtype=np.int32), out=into)
 
 
 def _cvt(pe: Pe, instruction: Instruction, count: int, into: Array) -> None:
     target, source = instruction.suffix("to") or "", instruction.suffix("from") or ""
-    words = _source_registers(pe, instruction, 1, registers_of(source, count))
+    words = _source_registers(pe, instruction, 1, operands.registers_of(source, count))
     nearest, wrap = instruction.suffix("round") != "z", instruction.suffix("end") == "wrap"
-    values = convert(unpack(words, source, count), source, target, nearest, wrap)
-    into[:] = pack(values, into)
+    values = operands.convert(operands.unpack(words, source, count), source, target, nearest, wrap)
+    into[:] = operands.pack(values, into)
 
 
 def _quant(pe: Pe, instruction: Instruction, count: int, into: Array) -> None:
     target, source = instruction.suffix("to") or "", instruction.suffix("from") or ""
     x = _source_registers(pe, instruction, 1, count, np.float32 if source == "f32" else np.int32).astype(np.float32)
     scaled = np.rint(x * _source_registers(pe, instruction, 2, count, np.float32)).astype(np.float64)
-    scaled += uniform_source(pe, instruction.operands[3])
-    into[:] = pack(to_integers(scaled, target), into)
+    scaled += operands.uniform_source(pe, instruction.operands[3])
+    into[:] = operands.pack(operands.to_integers(scaled, target), into)
 
 
 def _red(pe: Pe, instruction: Instruction, count: int, into: Array) -> None:
@@ -357,7 +346,7 @@ def _red(pe: Pe, instruction: Instruction, count: int, into: Array) -> None:
     values = np.ascontiguousarray(_source_registers(pe, instruction, 1, count, kind))
     into.view(kind)[:] = halves(values.copy() if np.shares_memory(values, pe.file) else values, operation, 1)
     if kind is np.float32:
-        unify_nans(into.view(kind))
+        operands.unify_nans(into.view(kind))
 
 
 def _group(pe: Pe, instruction: Instruction) -> int:
@@ -369,17 +358,17 @@ def _thr(pe: Pe, instruction: Instruction, count: int, into: Array) -> None:
     size, threads = _group(pe, instruction), pe.config.threads
     whole = -(-threads // size) * size
     values = np.full((whole, count), nothing, kind)
-    on = threads_on(pe, instruction)
+    on = operands.threads_on(pe, instruction)
     np.copyto(values[:threads], _source_registers(pe, instruction, 1, count, kind), where=on[:, None])
     grouped = values.reshape(-1, size, count).transpose(1, 0, 2)
     kept = halves(grouped, operation, 0).transpose(1, 0, 2)
     everywhere = np.broadcast_to(kept, (whole // size, size, count)).reshape(-1, count)
     into.view(kind)[:] = everywhere[:threads]
     if kind is np.float32:
-        unify_nans(into.view(kind))
+        operands.unify_nans(into.view(kind))
 
 
-VECTOR_HANDLERS: dict[str, Handler] = {
+VECTOR_HANDLERS: dict[str, operands.Handler] = {
     "vf": _vector(_float_binary, None, lambda instruction: instruction.suffix("op") == "div"),
     "vi": _vector(_integer_binary),
     "vfun": _vector(_function, special=lambda _: True),

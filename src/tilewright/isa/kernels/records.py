@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.isa.language.counts import Counts, Moved, Traffic
-
-Array = np.ndarray[Any, Any]
+from tilewright.isa.language.errors import Array
 
 
 class Layout:

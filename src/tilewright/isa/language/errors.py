@@ -11,6 +11,7 @@ import numpy as np
 from tilewright.errors import TilewrightError, UsageError
 from tilewright.isa.language.config import shown
 
+Array = np.ndarray[Any, Any]
 KINDS = {
     "register_out_of_range": "a column's product register is out of range; the column is skipped, all others complete",
     "operand_out_of_range": "an operand needs registers beyond the end of the register file; nothing is done",

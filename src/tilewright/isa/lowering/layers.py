@@ -55,8 +55,10 @@ def _lower_group(lowering: Lowering, group: Group) -> None:
     try:
         with _undone_on_error(lowering):
             _lower_alone(lowering, group)
-    except TilewrightError as error:
-        _fall_back(lowering, group, str(error))
+    except TilewrightError as error:  # a step that XLA computes on the host, from the values the machine made
+        lowering.on_host |= set(group.outputs)
+        name, nodes, own = lowering.name(group.label), tuple(group.nodes), group.operations
+        lowering.steps.append(Step(name, "host", nodes, (), group.outputs, fallback=str(error), operations=own))
     _complete(lowering, first)
 
 
@@ -100,13 +102,6 @@ def _complete(lowering: Lowering, first: int) -> None:
         if step.fallback:
             found = [lowering.places[v][0].table for v in step.inputs if v in lowering.places]
             step.reads = tuple(table for table in found if lowering.tables[table].held is None)
-
-
-def _fall_back(lowering: Lowering, group: Group, why: str) -> None:
-    """A step that XLA computes on the host, from the values the machine made."""
-    lowering.on_host |= set(group.outputs)
-    name, nodes = lowering.name(group.label), tuple(group.nodes)
-    lowering.steps.append(Step(name, "host", nodes, (), group.outputs, fallback=why, operations=group.operations))
 
 
 def _vector(lowering: Lowering, group: Group) -> None:

@@ -7,13 +7,11 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-import numpy as np
-
 from tilewright.hlo import Block, Node, Value, XlaValues, array_dtype, inputs_of
+from tilewright.isa.language.errors import Array
 from tilewright.isa.language.instructions import ELEMENT_TYPES
 from tilewright.layout.index.types import dtype_name
 
-Array = np.ndarray[Any, Any]
 LAYOUT = frozenset({"broadcast_in_dim", "reshape", "transpose", "slice", "reverse"})
 """Operations that only say which elements; nothing is done for them until the elements are used."""
 MOVING = frozenset({

@@ -14,9 +14,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
-
-import numpy as np
 
 from tilewright.hlo import Node, Value
 from tilewright.isa.chip.segments import Part
@@ -161,9 +158,6 @@ class Source:
 
 
 # What a compiled model is made of.
-
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from tilewright.hlo import Node, Value
 from tilewright.isa.chip.segments import Part, by_dim
 from tilewright.isa.language.assemble import assemble
 from tilewright.isa.language.config import MatrixUnitConfig
+from tilewright.isa.language.errors import Array
 from tilewright.isa.language.instructions import ELEMENT_TYPES
 from tilewright.isa.language.program import MachineProgram
 from tilewright.isa.lowering.reading import LAYOUT, Reading, machine_type
@@ -225,7 +226,6 @@ def _coordinate_code(register: int, coordinate: Coordinate, places: dict[int, in
     return lines + [f"mad r{register}, r{a}, {s}, r{register}" for a, s in others]
 
 
-Array = np.ndarray[Any, Any]
 BYTES = {name: size_of(name) for name in ELEMENT_TYPES}
 """Of an element in memory."""
 _MOST_DIMS = 4

@@ -13,10 +13,8 @@ from tilewright.errors import UnsupportedError, UsageError
 from tilewright.isa.chip.state import Shown
 from tilewright.isa.language.config import MatrixUnitConfig, checked_config
 from tilewright.isa.language.counts import Counts, Moved
-from tilewright.isa.language.errors import ErrorRecord, array_of
+from tilewright.isa.language.errors import Array, ErrorRecord, array_of
 from tilewright.isa.multiply.matmul import KernelResult, element_type, matmul, type_and_signs
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(eq=False, repr=False)

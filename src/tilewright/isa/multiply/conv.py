@@ -307,9 +307,6 @@ def _multiply(conv: ConvPlan, buffer: int) -> list[str]:
     return [f"{name} r0, ur4:rf290:0x{n * plan.depth:02x}, r{first + n * held}" for n in range(plan.block_a)]
 
 
-Array = np.ndarray[Any, Any]
-
-
 def conv2d(
     x: Any,
     w: Any,

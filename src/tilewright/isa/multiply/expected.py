@@ -10,14 +10,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import gcd
-from typing import Any
 
 import numpy as np
 
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.isa.language.config import MatrixUnitConfig, checked_config
 from tilewright.isa.language.counts import Counts
-from tilewright.isa.language.errors import whole, wholes
+from tilewright.isa.language.errors import Array, whole, wholes
 from tilewright.isa.multiply.conv import SPLITS, ConvShape, conv_shape
 
 PRODUCT_REGISTERS = 256
@@ -317,7 +316,7 @@ def _inside(shape: ConvShape, pixels: tuple[int, int]) -> int:
     return _up_to(pixels[1], *there) - _up_to(pixels[0], *there)
 
 
-def _up_to(pixel: int, high: np.ndarray[Any, Any], wide: np.ndarray[Any, Any]) -> int:
+def _up_to(pixel: int, high: Array, wide: Array) -> int:
     """The sum of ``high[y] * wide[x]`` over all pixels before this one; every image is the same."""
     images, pixel = divmod(pixel, high.size * wide.size)
     y, x = divmod(pixel, wide.size)

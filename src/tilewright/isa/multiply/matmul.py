@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.errors import UnsupportedError, UsageError
+from tilewright.errors import UnsupportedError, UsageError, check_known
 from tilewright.isa.chip.segments import Part, TensorMemory, by_dim
 from tilewright.isa.chip.state import Shown
 from tilewright.isa.execute.machine import Machine
@@ -23,7 +23,7 @@ from tilewright.isa.execute.run import RunResult, run_on, start_state, timeline
 from tilewright.isa.language.assemble import assemble
 from tilewright.isa.language.config import MatrixUnitConfig, checked_config
 from tilewright.isa.language.counts import Counts, Moved, Traffic
-from tilewright.isa.language.errors import ErrorRecord, array_of, whole
+from tilewright.isa.language.errors import Array, ErrorRecord, array_of, whole
 from tilewright.isa.language.instructions import ELEMENT_TYPES
 from tilewright.isa.language.program import MachineProgram
 from tilewright.isa.vector.epilogue import check_epilogue, epilogue_lines
@@ -313,9 +313,6 @@ def _done(plan: MatmulPlan, stride: str, tag: str) -> list[str]:
     return epilogue_lines(plan.epilogue, most, plan.config.registers, broadcasts, stride, tag)
 
 
-Array = np.ndarray[Any, Any]
-
-
 @dataclass(eq=False, repr=False)
 class KernelResult(Shown):
     """``value`` (int32 modulo 2^32, or float32) and what the run counted; ``program`` can be listed and run again.
@@ -351,8 +348,7 @@ class KernelResult(Shown):
 def element_type(array: Array, name: str) -> str:
     """The machine's name of an array's element type; ``name`` is the array's own, for the error."""
     dtype = dtype_name(array.dtype)
-    if dtype not in ELEMENT_TYPES:
-        raise UsageError(f"{name} has elements of type {array.dtype}", how=f"one of {', '.join(ELEMENT_TYPES)}")
+    check_known(dtype, ELEMENT_TYPES, f"{name} has elements of type {array.dtype}")
     return dtype
 
 

@@ -23,11 +23,10 @@ from tilewright.isa.kernels.records import LINE_ACCESSES
 from tilewright.isa.language.assemble import program_of
 from tilewright.isa.language.config import MatrixUnitConfig, checked_config
 from tilewright.isa.language.counts import Counts, Traffic
-from tilewright.isa.language.errors import KINDS, ErrorRecord, whole
+from tilewright.isa.language.errors import KINDS, Array, ErrorRecord, whole
 from tilewright.isa.language.program import Address, Instruction, Label, MachineProgram
 from tilewright.isa.study.profile import new_heat
 
-Array = np.ndarray[Any, Any]
 MOST = 1 << 26
 """Elements of B that one dry run may ask for."""
 

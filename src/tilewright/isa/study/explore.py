@@ -13,7 +13,7 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from tilewright.errors import UsageError
+from tilewright.errors import UsageError, check_known
 from tilewright.isa.language.config import MatrixUnitConfig, checked_config
 from tilewright.isa.language.errors import whole
 from tilewright.isa.study.choices import ConvProblem, Problem, problem_of
@@ -375,8 +375,7 @@ def _points(
     """Every combination of values of fields of ``base``, the last field fastest, with all layers tuned for it."""
     known = sorted(f.name for f in fields(MatrixUnitConfig))
     for name, values in over.items():
-        if name not in known:
-            raise UsageError(f"the machine has no field {name!r}", how=f"one of {', '.join(known)}")
+        check_known(name, known, f"the machine has no field {name!r}")
         if not values:
             raise UsageError(f"no values for {name}")
     if (count := prod(len(values) for values in over.values())) > _MOST_MACHINES:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilewright.errors import UsageError
+from tilewright.errors import check_known
 from tilewright.isa.chip.clock import MATH_STALLS, QUEUE
 from tilewright.isa.chip.segments import Storage
 from tilewright.isa.chip.state import Pe
@@ -22,6 +22,7 @@ from tilewright.isa.execute.run import Job, Runner, RunResult, Tensors, Work, re
 from tilewright.isa.kernels.records import LINE_ACCESSES
 from tilewright.isa.language.config import MatrixUnitConfig
 from tilewright.isa.language.counts import Counts, Traffic
+from tilewright.isa.language.errors import Array
 from tilewright.isa.language.program import MachineProgram
 from tilewright.layout.draw.panels import Bounds, Level, Panel, Scene
 from tilewright.layout.draw.picture import draw_picture
@@ -32,9 +33,6 @@ from tilewright.render.drawing import Drawing
 
 if TYPE_CHECKING:
     from rich.text import Text
-
-
-Array = np.ndarray[Any, Any]
 
 
 def new_heat(storages: dict[str, Storage]) -> dict[str, Array]:
@@ -102,8 +100,7 @@ class Heat:
         """Accesses of one kind to every line: int64[lines]."""
         if kind == "accesses":
             return np.asarray(self.lines[:, [0, 3, 4]].sum(axis=1))
-        if kind not in LINE_ACCESSES:
-            raise UsageError(f"no kind of access called {kind!r}", how=f"one of accesses, {', '.join(LINE_ACCESSES)}")
+        check_known(kind, LINE_ACCESSES, f"no kind of access called {kind!r}", say="one of accesses,")
         return self.lines[:, LINE_ACCESSES.index(kind)]
 
     def drawing(self, kind: str = "accesses") -> Drawing:
@@ -403,8 +400,7 @@ class RunProfile:
 
     def heat(self, name: str) -> Heat:
         """How often each line of a tensor was touched and missed, by all processing elements."""
-        if name not in self.seen:
-            raise UsageError(f"no tensor called {name!r}", how=f"there are {', '.join(self.seen) or 'none'}")
+        check_known(name, self.seen, f"no tensor called {name!r}", say="there are")
         return Heat(name, self.result.state.chip.storages[name], self.seen[name])
 
     def to_dict(self) -> dict[str, Any]:

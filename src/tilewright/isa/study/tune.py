@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from tilewright.errors import UsageError
+from tilewright.errors import UsageError, check_known
 from tilewright.isa.execute.operands import numpy_type
 from tilewright.isa.language.config import MatrixUnitConfig, checked_config
 from tilewright.isa.language.counts import Counts
@@ -216,16 +216,14 @@ def autotune_conv2d(
 
 def element_bytes(dtype: str) -> int:
     """Bytes of an element of a matrix. Raises :class:`UsageError` for a type the machine has not."""
-    if dtype not in ELEMENT_TYPES:
-        raise UsageError(f"no element type called {dtype!r} for matrices", how=f"one of {', '.join(ELEMENT_TYPES)}")
+    check_known(dtype, ELEMENT_TYPES, f"no element type called {dtype!r} for matrices")
     return int(numpy_type(dtype).itemsize)
 
 
 def _check_names(kind: type[Choice] | type[ConvChoice], options: Mapping[str, Any]) -> None:
     known = sorted(f.name for f in fields(kind))
     for name in options:
-        if name not in known:
-            raise UsageError(f"no option called {name!r}", how=f"one of {', '.join(known)}")
+        check_known(name, known, f"no option called {name!r}")
 
 
 def search(

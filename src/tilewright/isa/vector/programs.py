@@ -26,7 +26,6 @@ from tilewright.isa.vector.emit import Emitter, Layout, Reg, emit, stored_as_it_
 from tilewright.isa.vector.spec import FLOATS, Input, Op, Output, Value, VectorSpec, size_of, tensor_of, zeros_of
 from tilewright.layout.index.types import dtype_name
 
-Array = np.ndarray[Any, Any]
 LONGEST, SHORTEST = 128, 8
 """Registers of a run at most, where rows may be cut; and elements of a thread below which more threads are no gain."""
 _ROWS = "rows"

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.errors import UnsupportedError, UsageError
+from tilewright.errors import UnsupportedError, UsageError, check_known
 from tilewright.isa.execute.operands import numpy_type
-from tilewright.isa.language.errors import array_of
+from tilewright.isa.language.errors import Array, array_of
 
 FORMS = ("full", "row", "col", "one", "rows")
 """How a tensor lies over the matrix: every element; one for each row; one for each column; one; some rows, repeated."""
@@ -108,12 +108,9 @@ class VectorSpec:
             if each.form not in FORMS or (each.form == "rows") != (each.period > 0):
                 raise UsageError(f"input {each.name} has form {each.form!r}", how=f"one of {', '.join(FORMS)}")
         for one in [*tensors, *self.body]:
-            if one.dtype not in DTYPES:
-                how = f"one of {', '.join(DTYPES)}"
-                raise UnsupportedError(f"{one.name} has elements of type {one.dtype}", how=how)
+            check_known(one.dtype, DTYPES, f"{one.name} has elements of type {one.dtype}", kind=UnsupportedError)
         for number, op in enumerate(self.body):
-            if op.name not in OPERATIONS:
-                raise UnsupportedError(f"no operation {op.name!r}", how=f"there are {', '.join(OPERATIONS)}")
+            check_known(op.name, OPERATIONS, f"no operation {op.name!r}", say="there are", kind=UnsupportedError)
             if len(op.operands) != OPERATIONS[op.name]:
                 raise UsageError(f"{op.name} takes {OPERATIONS[op.name]} operands, not {len(op.operands)}")
             if any(isinstance(o, int) and not 0 <= o < len(self.inputs) + number for o in op.operands):
@@ -151,9 +148,6 @@ class VectorSpec:
         return any(op.name.startswith("reduce_") for op in self.body)
 
 
-Array = np.ndarray[Any, Any]
-
-
 def _shape(spec: VectorSpec, form: str, period: int = 0) -> tuple[int, int]:
     rows = {"full": spec.rows, "row": spec.rows, "rows": period}.get(form, 1)
     return rows, spec.cols if form in ("full", "col", "rows") else 1
@@ -161,8 +155,7 @@ def _shape(spec: VectorSpec, form: str, period: int = 0) -> tuple[int, int]:
 
 def tensor_of(spec: VectorSpec, each: Input, tensors: Mapping[str, Any]) -> Array:
     """The array for an input in its two-dim shape, truth values as bytes, or one clear error."""
-    if each.name not in tensors:
-        raise UsageError(f"no tensor {each.name!r}", how=f"there are {', '.join(tensors) or 'none'}")
+    check_known(each.name, tensors, f"no tensor {each.name!r}", say="there are")
     array, wanted = array_of(each.name, tensors[each.name]), _shape(spec, each.form, each.period)
     if array.dtype == bool:
         array = array.view(np.uint8)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tilewright.errors import UnsupportedError, UsageError
+from tilewright.errors import UnsupportedError, check_known
 from tilewright.layout.index.address_map import AddressMap, row_major_axis
 from tilewright.layout.index.steps import Merge, NewDim, Pad, Permute, Split, Step
 from tilewright.layout.index.types import require_layout, type_bits
@@ -28,8 +28,7 @@ def to_recipe(layout: AddressMap, library: str = "numpy") -> str:
     'x.permute(1, 0).reshape(-1)'
     """
     require_layout(layout)
-    if library not in _PADS:
-        raise UsageError(f"no library called {library!r}", how=f"one of {', '.join(_PADS)}")
+    check_known(library, _PADS, f"no library called {library!r}")
     layout.require_static()
     reason = f"no pads, reshapes and transposes make {layout}"
     if len(layout.axis_terms) != 1:

@@ -119,13 +119,10 @@ def to_numpy_view(layout: IndexMap, buffer: Any) -> np.ndarray[Any, Any]:
     if not layout.num_elements:
         return slots[:0].reshape(layout.shape)
     start, steps = _straight(layout, how)
-    return _strided(slots[start:], layout.shape, [step * slots.strides[0] for step in steps])
-
-
-def _strided(slots: np.ndarray[Any, Any], shape: tuple[int, ...], strides: list[int]) -> np.ndarray[Any, Any]:
-    """``as_strided`` over plain bytes: it asks numpy for a type by its code, and some of ml_dtypes have none."""
-    plain = slots.view(np.dtype((np.void, slots.itemsize)))
-    view: np.ndarray[Any, Any] = np.lib.stride_tricks.as_strided(plain, shape, strides).view(slots.dtype)
+    # Over plain bytes: as_strided asks numpy for a type by its code, and some of ml_dtypes have none.
+    plain = slots[start:].view(np.dtype((np.void, slots.itemsize)))
+    strides = [step * slots.strides[0] for step in steps]
+    view: np.ndarray[Any, Any] = np.lib.stride_tricks.as_strided(plain, layout.shape, strides).view(slots.dtype)
     return view
 
 

@@ -8,18 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from tilewright.layout.draw import picture
-from tilewright.layout.draw.panels import (
-    Array,
-    Bounds,
-    Panel,
-    Scene,
-    choose_colour,
-    colour_numbers,
-    colour_ways,
-    each_cell,
-    flat_offsets,
-)
+from tilewright.layout.draw import panels, picture
 from tilewright.layout.draw.scene import make_scene, strip_panel
 from tilewright.layout.index.index_map import IndexMap
 from tilewright.layout.move.relayout import Relayout, relayout
@@ -48,22 +37,22 @@ class Comparison:
     b: IndexMap
     move: Relayout
 
-    def onward(self, indices: Array) -> Array:
+    def onward(self, indices: panels.Array) -> panels.Array:
         """Indices of b for indices of a (int64[..., rank])."""
         return self.b.indices_of(self.a.numbers_of(indices, self.move.permutation))
 
-    def back(self, indices: Array) -> Array:
+    def back(self, indices: panels.Array) -> panels.Array:
         """Indices of a for indices of b."""
         return self.a.indices_of(self.b.numbers_of(indices), self.move.permutation)
 
-    def moves(self, places_a: Array, places_b: Array) -> Array:
+    def moves(self, places_a: panels.Array, places_b: panels.Array) -> panels.Array:
         """Whether elements at these places change theirs: another byte, another NPU (page, shard) or memory."""
         if self.a.axes != self.b.axes or self.a.memory_space != self.b.memory_space:
             return np.ones(places_a.shape[:-1], bool)
         bit_a, bit_b = (
-            flat_offsets(m, places) * m.element_bits for m, places in ((self.a, places_a), (self.b, places_b))
+            panels.flat_offsets(m, places) * m.element_bits for m, places in ((self.a, places_a), (self.b, places_b))
         )
-        apart: Array = bit_a != bit_b
+        apart: panels.Array = bit_a != bit_b
         return apart if len(self.a.axes) == 1 else apart | (places_a[..., 0] != places_b[..., 0])
 
     @cached_property
@@ -127,46 +116,48 @@ def compare(a: IndexMap, b: IndexMap, permutation: Sequence[int] | None = None) 
     return Comparison(a, b, relayout(a, b, permutation))
 
 
-def compare_scenes(pair: Comparison, colour: str = "auto", cells: int = 2048) -> tuple[Scene, Scene]:
+def compare_scenes(pair: Comparison, colour: str = "auto", cells: int = 2048) -> tuple[panels.Scene, panels.Scene]:
     """Scenes of both layouts in the colours of one of them, elements that move marked."""
     key, way = colour_key(pair, colour)
-    most = Bounds(rows=32, columns=64, wide=80, cells=cells)
+    most = panels.Bounds(rows=32, columns=64, wide=80, cells=cells)
     return _side(pair, pair.a, key, way, most), _side(pair, pair.b, key, way, most)
 
 
 def colour_key(pair: Comparison, colour: str) -> tuple[IndexMap, str]:
     """Whose blocks give the colours: the first layout's, else the second's, else the first one's offsets."""
     if colour != "auto":
-        return pair.a, choose_colour(pair.a, colour)
+        return pair.a, panels.choose_colour(pair.a, colour)
     for layout in (pair.a, pair.b):
-        if colour_ways(layout)[0] != "none":
-            return layout, colour_ways(layout)[0]
+        if panels.colour_ways(layout)[0] != "none":
+            return layout, panels.colour_ways(layout)[0]
     return pair.a, "offset"
 
 
-def _side(pair: Comparison, layout: IndexMap, key: IndexMap, way: str, most: Bounds) -> Scene:
+def _side(pair: Comparison, layout: IndexMap, key: IndexMap, way: str, most: panels.Bounds) -> panels.Scene:
     scene = make_scene(layout, most=most)
     strip = strip_panel(layout, "auto") if len(layout.axes) == 1 and layout.num_slots else None
-    panels = tuple(tuple(_with_moves(pair, layout, panel, key, way) for panel in row) for row in scene.panels)
+    drawn = tuple(tuple(_with_moves(pair, layout, panel, key, way) for panel in row) for row in scene.panels)
     marked = _with_moves(pair, layout, strip, key, way) if strip else None
     plain = replace(scene, beginning=None, edge=None, words="")
-    return replace(plain, panels=panels, strip=marked, colour_by=way, last=max(0, key.num_slots - 1))
+    return replace(plain, panels=drawn, strip=marked, colour_by=way, last=max(0, key.num_slots - 1))
 
 
-def _with_moves(pair: Comparison, layout: IndexMap, panel: Panel, key: IndexMap, way: str) -> Panel:
+def _with_moves(pair: Comparison, layout: IndexMap, panel: panels.Panel, key: IndexMap, way: str) -> panels.Panel:
     here = panel.elements
     index = np.where(here[..., None], panel.indices, np.array(layout.first_index, np.int64))
     other = pair.b if layout is pair.a else pair.a
     there = other.addresses(pair.onward(index) if layout is pair.a else pair.back(index))
     moved = pair.moves(*((panel.places, there) if layout is pair.a else (there, panel.places))) & here
-    colours = colour_numbers(key, panel.places if layout is key else there, way)
+    colours = panels.colour_numbers(key, panel.places if layout is key else there, way)
 
     def tip(text: str, place: list[int], out: bool, moves: bool) -> str:
         if out or not text:
             return text
         return f"{text} {'to' if layout is pair.a else 'from'} {other.place_text(place)}" if moves else f"{text} stays"
 
-    return replace(panel, moved=moved, colours=colours, tips=each_cell(tip, panel.tips, there, panel.padding, moved))
+    return replace(
+        panel, moved=moved, colours=colours, tips=panels.each_cell(tip, panel.tips, there, panel.padding, moved)
+    )
 
 
 _BESIDE, _WIDEST, _GAP = 680.0, 1400.0, 48.0
@@ -177,7 +168,7 @@ _TITLE = 44.0  # the room of a layout's text and facts over its panels
 class _Block:
     """One side: its scene and where it stands."""
 
-    scene: Scene
+    scene: panels.Scene
     cell: picture.Cell
     wide: float
     tall: float
@@ -229,7 +220,7 @@ def draw_comparison(pair: Comparison, colour: str = "auto", cells: int = 2048, *
     return drawing
 
 
-def _worth_marking(scenes: tuple[Scene, Scene]) -> tuple[Scene, ...]:
+def _worth_marking(scenes: tuple[panels.Scene, panels.Scene]) -> tuple[panels.Scene, ...]:
     """The scenes, without marks where cells are small and fewer than one in sixteen elements stays on both sides."""
     if all(picture.cell_size(scene, _BESIDE).labelled for scene in scenes):
         return scenes
@@ -246,7 +237,7 @@ def _worth_marking(scenes: tuple[Scene, Scene]) -> tuple[Scene, ...]:
     return tuple(plain)
 
 
-def _block(scene: Scene, widest: float) -> _Block:
+def _block(scene: panels.Scene, widest: float) -> _Block:
     cell = picture.cell_size(scene, widest)
     wide, tall = picture.scene_size(scene, cell)
     texts = (picture.title_width(scene.title, 12), text_width(scene.facts) * 0.98, text_width(scene.cut) * 0.98)

@@ -6,21 +6,20 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from tilewright.errors import UsageError
+from tilewright.errors import UsageError, check_known
 from tilewright.layout.explain import lineage
 from tilewright.layout.index.address_map import AddressMap, decode_many
-from tilewright.layout.index.types import memory_name
+from tilewright.layout.index.types import Array, memory_name
 from tilewright.render import bytes_text, count_text
 from tilewright.render.formats import ratio_text
 
 MAX_CELLS = 4096
 MOST_SLOTS = 1 << 62  # offsets are drawn from int64 arrays
 
-Array = np.ndarray[Any, Any]
 Texts = tuple[tuple[str, ...], ...]
 
 
@@ -210,8 +209,7 @@ def choose_colour(layout: AddressMap, colour: str) -> str:
     ways = colour_ways(layout)
     if colour == "auto":
         return ways[0]
-    if colour.lower() not in ways:
-        raise UsageError(f"{layout} cannot be coloured by {colour!r}", how=f"choose one of {', '.join(ways)}")
+    check_known(colour.lower(), ways, f"{layout} cannot be coloured by {colour!r}", say="choose one of")
     return colour.lower()
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.errors import UnsupportedError, UsageError
+from tilewright.errors import UnsupportedError, UsageError, check_known
 from tilewright.layout.draw.panels import (
     COLOURS,
     MOST_SLOTS,
@@ -213,8 +213,7 @@ def _ruled(layout: AddressMap, unit: str, most_columns: int) -> _Grid:
     if unit == "auto":  # elements while they are few, then lines, then tiles
         many = lines and layout.num_slots // lines > _MANY
         name = "element" if layout.num_slots <= _FEW or not lines else "tile" if many and tiles > lines else "line"
-    if name not in UNITS:
-        raise UsageError(f"no unit called {unit!r}", how=f"choose one of {', '.join(UNITS)}")
+    check_known(name, UNITS, f"no unit called {unit!r}", say="choose one of")
     if name == "element":
         slots, usual = 1, min(32, max(8, _LINE_BITS // layout.element_bits))
     else:

@@ -24,14 +24,13 @@ import numpy as np
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.kernels.threads import run_all, thread_count
 from tilewright.layout.index.steps import Digit, Line, Permute, Step, is_chain, scale_digits
-from tilewright.layout.index.types import UNBOUNDED, array_of, numpy_dtype, type_bits
+from tilewright.layout.index.types import UNBOUNDED, Array, array_of, numpy_dtype, type_bits
 
 # Linearisation: the value sum of c_k * stride_k with 0 <= c_k < size_k, and back.
 #
 # Row-major and tiled layouts have nested strides, where greedy division decodes a value. Free strides (an NPU's free
 # mode) may interleave or overlap; there a bounded search over the strides, largest first, decides.
 
-Array = np.ndarray[Any, Any]
 _ENUMERATED = 1 << 20
 Terms = list[tuple[int, int]]  # (size, stride)
 

@@ -20,11 +20,10 @@ import numpy as np
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.layout.index.address_map import AddressMap
 from tilewright.layout.index.steps import Digit, Line
-from tilewright.layout.index.types import require_layout, to_ints
+from tilewright.layout.index.types import Array, require_layout, to_ints
 
 # An axis as a chain over the linear logical index: what the bitcast decision compares.
 
-Array = np.ndarray[Any, Any]
 _CHUNK = 1 << 20
 _BY_DIV = attrgetter("div")
 

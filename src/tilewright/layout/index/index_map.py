@@ -9,16 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from tilewright.layout.index.address_map import AddressMap
-from tilewright.layout.index.types import is_traced
+from tilewright.layout.index.types import Array, is_traced
 
 
 class IndexMap(AddressMap):
     """Where every element of an array lives (see :class:`AddressMap`), with its data, words and pictures."""
 
-    def pack(self, array: Any, out: Any = None, fill: Any = 0) -> np.ndarray[Any, Any]:
+    def pack(self, array: Any, out: Any = None, fill: Any = 0) -> Array:
         """The array as it lies in memory: 1-D, one slot per place (see :func:`tilewright.layout.move.pack.pack`).
 
         Under jit a value that JAX traces is packed inside the program: on CPU by our kernels, elsewhere by XLA.
@@ -31,7 +29,7 @@ class IndexMap(AddressMap):
 
         return pack(self, array, out, fill)
 
-    def unpack(self, buffer: Any, out: Any = None) -> np.ndarray[Any, Any]:
+    def unpack(self, buffer: Any, out: Any = None) -> Array:
         """The logical array out of a packed buffer, under jit too (see :func:`tilewright.layout.move.pack.unpack`)."""
         if is_traced(buffer):
             from tilewright.layout.exchange.inside_jit import unpack_traced

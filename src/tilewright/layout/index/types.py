@@ -15,6 +15,7 @@ import numpy as np
 from tilewright.errors import UsageError
 from tilewright.render.formats import bytes_text
 
+Array = np.ndarray[Any, Any]
 TYPE_BITS: dict[str, int] = {
     "pred": 1,
     **{f"{kind}{bits}": bits for kind in "su" for bits in (1, 2, 4, 8, 16, 32, 64)},

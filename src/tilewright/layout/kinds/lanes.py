@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from tilewright.errors import UsageError
+from tilewright.errors import UsageError, check_known
 from tilewright.layout.index.address_map import Axis, is_injective
 from tilewright.layout.index.index_map import IndexMap
 from tilewright.layout.index.steps import Pad, Split, Step, sizes_behind
@@ -159,8 +159,7 @@ def lane_memory(chip: Any, count: int | None, eu_bytes: int | None, n_stride: st
         memory = LaneMemory(count, eu_bytes, local_bytes=0, banks=1)
     if n_stride is None:
         return memory
-    if n_stride not in _N_STRIDES:
-        raise UsageError(f"no rule {n_stride!r} for the N stride", how=f"one of {', '.join(_N_STRIDES)}")
+    check_known(n_stride, _N_STRIDES, f"no rule {n_stride!r} for the N stride")
     return replace(memory, n_stride=n_stride)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from tilewright.errors import UnsupportedError, UsageError
+from tilewright.errors import UnsupportedError, UsageError, check_known
 from tilewright.layout.index.types import dtype_name, to_ints, type_bits
 from tilewright.layout.kinds.tiled import TensorLayout, tiled
 from tilewright.targets import target, target_names
@@ -153,8 +153,7 @@ def preset(name: str, shape: Sequence[int], dtype: Any, **options: bool) -> Tens
     >>> str(preset("ascend_nz", (100, 64), "f16"))
     'f16[100,64]{1,0:T(112,16)}'
     """
-    if name not in _PRESETS:
-        raise UsageError(f"no preset called {name!r}", how=f"known presets: {', '.join(sorted(_PRESETS))}")
+    check_known(name, sorted(_PRESETS), f"no preset called {name!r}", say="known presets:")
     chosen = _PRESETS[name]
     dims = to_ints(shape, "a size")
     if len(dims) not in chosen.ranks:

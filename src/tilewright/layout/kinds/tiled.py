@@ -18,27 +18,15 @@ from tilewright.layout.index.bitcast import is_bitcast
 from tilewright.layout.index.index_map import IndexMap
 from tilewright.layout.index.steps import Merge, NewDim, Permute, Split, Step, sizes_behind
 from tilewright.layout.index.types import TYPE_BITS, UNBOUNDED, dtype_name, text_of, to_ints, type_bits
-from tilewright.layout.text.notation import (
-    COMBINE,
-    LARGEST,
-    LAST_SPACE,
-    LEFT_OVER,
-    ArrayText,
-    TupleText,
-    addressable,
-    combine_mark,
-    format_shape,
-    read_shape,
-    tile_text,
-)
+from tilewright.layout.text import notation
 
 
 def _tile_steps(tile: tuple[int, ...], rank: int) -> list[Step]:
     """The steps of one tile level on ``rank`` coordinates."""
     steps: list[Step] = [NewDim(0)] * (len(tile) - rank)
     first = max(rank - len(tile), 0)
-    while COMBINE in tile:
-        place = tile.index(COMBINE)
+    while notation.COMBINE in tile:
+        place = tile.index(notation.COMBINE)
         steps.append(Merge(first + place))
         tile = (*tile[:place], *tile[place + 1 :])
     count = len(tile)
@@ -47,20 +35,20 @@ def _tile_steps(tile: tuple[int, ...], rank: int) -> list[Step]:
     return steps if count == 1 else [*steps, Permute(order)]
 
 
-def _program(text: ArrayText) -> list[list[Step]]:
+def _program(text: notation.ArrayText) -> list[list[Step]]:
     """The steps that bring the dims in order, then those of each tile level."""
     rank = len(text.dims)
     major_first = tuple(reversed(text.minor_to_major))
     levels: list[list[Step]] = [[Permute(major_first)] if major_first != tuple(range(rank)) else []]
     for tile in text.tiles:
         levels.append(_tile_steps(tile, rank))
-        rank = max(rank, len(tile)) + sum(-1 if t == COMBINE else 1 for t in tile)
+        rank = max(rank, len(tile)) + sum(-1 if t == notation.COMBINE else 1 for t in tile)
     return levels
 
 
 _MOST_BITS = 4096  # Python prints no number of more than 4300 digits
 
-_SCALAR = ArrayText("f32", (), (), ())
+_SCALAR = notation.ArrayText("f32", (), (), ())
 
 
 @dataclass(frozen=True, repr=False)
@@ -72,7 +60,7 @@ class TensorLayout(IndexMap):
     (1, 64, 'bf16[4,8]{1,0:T(2,4)(2,1)}')
     """
 
-    text: ArrayText = _SCALAR
+    text: notation.ArrayText = _SCALAR
 
     @property
     def minor_to_major(self) -> tuple[int, ...]:
@@ -97,7 +85,7 @@ class TensorLayout(IndexMap):
     @property
     def level_names(self) -> tuple[str, ...]:
         """The tiles as XLA writes them, outermost first."""
-        return tuple(f"T({tile_text(tile)})" for tile in self.tiles)
+        return tuple(f"T({notation.tile_text(tile)})" for tile in self.tiles)
 
     @property
     def step_levels(self) -> tuple[int, ...]:
@@ -122,7 +110,7 @@ class TensorLayout(IndexMap):
         }
         return {
             "minor_to_major": list(self.minor_to_major),
-            "tiles": [["*" if t == COMBINE else t for t in tile] for tile in self.tiles],
+            "tiles": [["*" if t == notation.COMBINE else t for t in tile] for tile in self.tiles],
             "memory_space": self.memory_space,
             **{key: value for key, value in rarities.items() if value},
         }
@@ -168,7 +156,7 @@ class TensorLayout(IndexMap):
 
     @cached_property
     def _written(self) -> str:
-        return format_shape(self.text)  # kept: a report names a layout in thousands of rows
+        return notation.format_shape(self.text)  # kept: a report names a layout in thousands of rows
 
     def __str__(self) -> str:
         return self._written
@@ -189,18 +177,18 @@ class TupleLayout:
         return 8 * len(self.elements)
 
     def __str__(self) -> str:
-        return format_shape(self._text())
+        return notation.format_shape(self._text())
 
     def _repr_html_(self) -> str:
         from tilewright.layout.explain import tuple_html
 
         return tuple_html(self)
 
-    def _text(self) -> TupleText:
-        return TupleText(tuple(e.text if isinstance(e, TensorLayout) else e._text() for e in self.elements))
+    def _text(self) -> notation.TupleText:
+        return notation.TupleText(tuple(e.text if isinstance(e, TensorLayout) else e._text() for e in self.elements))
 
 
-def from_text(text: ArrayText) -> TensorLayout:
+def from_text(text: notation.ArrayText) -> TensorLayout:
     """The index map of a shape that was read already."""
     bits = text.element_bits or type_bits(text.dtype)
     if UNBOUNDED in text.dims:
@@ -213,8 +201,8 @@ def from_text(text: ArrayText) -> TensorLayout:
     return TensorLayout(text.dtype, text.dims, steps, (offset,), (), bits, text)
 
 
-def _wrap(text: ArrayText | TupleText) -> TensorLayout | TupleLayout:
-    if isinstance(text, TupleText):
+def _wrap(text: notation.ArrayText | notation.TupleText) -> TensorLayout | TupleLayout:
+    if isinstance(text, notation.TupleText):
         return TupleLayout(tuple(_wrap(e) for e in text.elements))
     return from_text(text)
 
@@ -245,7 +233,7 @@ def _parse(text: str) -> TensorLayout | TupleLayout:
         if end == len(text):
             return value
         how = "the order of a layout's tail is D T L # * E S SC P M" if "{" in text[:end] else ""
-        failure = ParseError(LEFT_OVER, text=text, column=end, how=how)
+        failure = ParseError(notation.LEFT_OVER, text=text, column=end, how=how)
     except ParseError as error:
         failure = error
     found = _found(text, failure)
@@ -293,12 +281,12 @@ def find_shapes(text: str) -> tuple[FoundShape, ...]:
         return _found(text, error)
     if end == len(text):
         return (FoundShape(value, 0, end),)
-    return _found(text, ParseError(LEFT_OVER, text=text, column=end))
+    return _found(text, ParseError(notation.LEFT_OVER, text=text, column=end))
 
 
 def parse_prefix(text: str, start: int = 0) -> tuple[TensorLayout | TupleLayout, int]:
     """Read one shape at ``start`` of a longer text; returns it and the offset behind it and its blanks."""
-    shape, end = read_shape(text, start)
+    shape, end = notation.read_shape(text, start)
     return _wrap(shape), end
 
 
@@ -321,22 +309,25 @@ def tiled(
     name, dims = dtype_name(dtype), to_ints(shape, "a size")
     if any(n < 0 for n in dims):
         raise UsageError(f"the sizes {dims} are not all from 0 up")
-    if not addressable(name, dims):
+    if not notation.addressable(name, dims):
         raise UsageError(f"an array {name}{list(dims)} of more than 2**63 - 1 bytes")
     order = tuple(range(len(dims) - 1, -1, -1)) if minor_to_major is None else to_ints(minor_to_major, "a dim")
     if sorted(order) != list(range(len(dims))):
         raise UsageError(f"minor_to_major {order} is not an order of the dims of {dims}")
-    marked = ([combine_mark(t) for t in tile] if isinstance(tile, Sequence) else tile for tile in tiles)
+    marked = ([notation.combine_mark(t) for t in tile] if isinstance(tile, Sequence) else tile for tile in tiles)
     levels = tuple(to_ints(tile, "a tile dim") for tile in marked)
     if any(
-        not tile or tile[-1] == COMBINE or any(not 1 <= t <= LARGEST and t != COMBINE for t in tile) for tile in levels
+        not tile
+        or tile[-1] == notation.COMBINE
+        or any(not 1 <= t <= notation.LARGEST and t != notation.COMBINE for t in tile)
+        for tile in levels
     ):
         raise UsageError(f"layout has invalid tiles: {levels}")
     if element_bits < 0 or 0 < element_bits < TYPE_BITS[name]:
         raise UsageError(f"E({element_bits}) is narrower than the {TYPE_BITS[name]} bits of {name}")
-    if not 0 <= memory_space <= LAST_SPACE:
-        raise UsageError(f"S({memory_space}): a memory space is a number from 0 to {LAST_SPACE}")
-    text = ArrayText(
+    if not 0 <= memory_space <= notation.LAST_SPACE:
+        raise UsageError(f"S({memory_space}): a memory space is a number from 0 to {notation.LAST_SPACE}")
+    text = notation.ArrayText(
         name, dims, (False,) * len(dims), order, levels, element_bits=element_bits, memory_space=memory_space
     )
     return from_text(text)

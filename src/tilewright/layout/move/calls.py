@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from tilewright.kernels.threads import call_soon, thread_count
+from tilewright.layout.index.types import Array
 from tilewright.layout.move import CORE, DONE, GIVEN, JOIN, KIND, LINE, SCRATCH, SHORTS, THREADS
 
-Array = np.ndarray[Any, Any]
 NO_GAPS = np.zeros((0, 2), np.int64)
 _SMALL = 1 << 22  # bytes up to which one thread does it all: waking another takes as long as moving a megabyte
 _MOST_IDLE = 16  # calls kept where threads come late: on a crowded machine many of them are underway

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from tilewright.layout.index.address_map import AddressMap
+from tilewright.layout.index.types import Array
 
-Array = np.ndarray[Any, Any]
 _MOST_BOXES = 512
 _MOST_SEGMENTS = 1 << 21
 _MOST_LENGTHS = 64

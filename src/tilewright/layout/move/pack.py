@@ -14,12 +14,10 @@ import numpy as np
 
 from tilewright.errors import UsageError
 from tilewright.layout.index.address_map import AddressMap
-from tilewright.layout.index.types import TYPE_BITS, array_of, require_room
+from tilewright.layout.index.types import TYPE_BITS, Array, array_of, require_room
 from tilewright.layout.move import LINE
 from tilewright.layout.move.calls import address_of, run_plan
 from tilewright.layout.move.plan import aligned_empty, pack_plan, run_filled, unpack_plan, zero_of
-
-Array = np.ndarray[Any, Any]
 
 
 def narrow(slots: Array, bits: int, length: int, xp: Any = np) -> Array:

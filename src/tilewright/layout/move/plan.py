@@ -21,13 +21,13 @@ from typing import Any
 import numpy as np
 
 from tilewright.layout.index.address_map import AddressMap
+from tilewright.layout.index.types import Array
 from tilewright.layout.move import JOIN, LINE, LINES, RUN, SCRATCH, SHORTS, TRANSPOSE, UNZIP, ZIP
 from tilewright.layout.move.calls import NO_GAPS, MovePlan, Work, address_of, run_plan
 from tilewright.layout.move.nest import Box, Loop, Term, boxes_of, layout_terms, line_up, merged
 
 # Blocks: which loops of a box go through the scratch buffer together, and the padding that goes with them.
 
-Array = np.ndarray[Any, Any]
 # Bytes a block takes contiguously on the tiled side and on the other, and in all, packing and unpacking.
 _PACK_BLOCK, _UNPACK_BLOCK = (512, 512, 1 << 13), (4096, 512, 1 << 13)
 _NARROW_BLOCK = (4096, 256, 1 << 13)  # unpacking runs shorter than a line

@@ -15,14 +15,13 @@ from tilewright.errors import UnsupportedError, UsageError
 from tilewright.layout.index.address_map import AddressMap
 from tilewright.layout.index.bitcast import order_of, why_not
 from tilewright.layout.index.index_map import IndexMap
-from tilewright.layout.index.types import is_traced, require_room
+from tilewright.layout.index.types import Array, is_traced, require_room
 from tilewright.layout.move import LINE
 from tilewright.layout.move.nest import Box, CommonDim, Loop, boxes_of, layout_terms
 from tilewright.layout.move.pack import buffer_spec, check_buffer, narrow, widen
 from tilewright.layout.move.plan import aligned_empty, relayout_boxes, relayout_plan, run_filled, zero_of
 from tilewright.render.tables import Column, glance, glance_table
 
-Array = np.ndarray[Any, Any]
 _MOST_RUNS = 1 << 24
 
 
@@ -193,9 +192,9 @@ def _solvable(counters: Sequence[_Counter], source: int, target: int, tries: lis
         return True
     first, rest = counters[0], counters[1:]
     low, high = first.low, first.high
-    for side, total in ((2, source), (3, target)):
-        least, most = _reach(rest, side)
-        step = first[side]
+    for side, total in ((2, source), (3, target)):  # the least and the largest sum of the others there, and ours
+        ends = [sorted((c.low * c[side], c.high * c[side])) for c in rest]
+        least, most, step = sum(end for end, _ in ends), sum(end for _, end in ends), first[side]
         if not step:
             if not least <= total <= most:
                 return False
@@ -205,12 +204,6 @@ def _solvable(counters: Sequence[_Counter], source: int, target: int, tries: lis
     return any(
         _solvable(rest, source - k * first.source, target - k * first.target, tries) for k in range(low, high + 1)
     )
-
-
-def _reach(counters: Sequence[_Counter], side: int) -> tuple[int, int]:
-    """The least and the largest sum of the counters on a side (2: source, 3: target)."""
-    ends = [sorted((c.low * c[side], c.high * c[side])) for c in counters]
-    return sum(low for low, _ in ends), sum(high for _, high in ends)
 
 
 @dataclass(frozen=True)

@@ -18,15 +18,7 @@ from typing import NamedTuple
 
 from tilewright.errors import ParseError, TilewrightError
 from tilewright.layout.index.types import TYPE_BITS, UNBOUNDED, dtype_name, type_bits, xla_dtype
-from tilewright.layout.text.notation import (
-    LARGEST,
-    ArrayText,
-    combine_mark,
-    dense_order,
-    format_shape,
-    format_tail,
-    read_shape,
-)
+from tilewright.layout.text import notation
 
 _OTHER_NAMES = (
     *(f"{kind}int{bits}" for kind in ("", "u") for bits in (2, 4, 8, 16, 32, 64)),
@@ -47,7 +39,7 @@ SPACES = {"vmem": 1, "host": 5, "pinned_host": 5, "unpinned_host": 5}
 """What JAX and Mosaic call memories of a TPU, as n of XLA's S(n); any other name is the default memory."""
 
 
-def read_neighbour(text: str, at: int) -> tuple[ArrayText, int] | None:
+def read_neighbour(text: str, at: int) -> tuple[notation.ArrayText, int] | None:
     """An array as JAX or PyTorch writes it: ``float32[8,128]``, ``f32<host>[8]``, ``f32[8, 128][128, 1]cuda:0``."""
     head = _HEAD.match(text, at)
     if not head or head["type"].lower() not in NAMES:
@@ -56,12 +48,12 @@ def read_neighbour(text: str, at: int) -> tuple[ArrayText, int] | None:
     short = f"{dtype_name(head['type'].lower())}[{dims}]"
     strides = _STRIDES.match(text, head.end())
     try:
-        shape, end = read_shape(short + ("" if strides else text[head.end() : head.end() + 4000]))
+        shape, end = notation.read_shape(short + ("" if strides else text[head.end() : head.end() + 4000]))
     except ParseError as error:
         behind = error.column - len(short)
         column = at if behind < 0 else head.end() + behind
         raise ParseError(error.what, text=text, column=column, how=error.how) from None
-    assert isinstance(shape, ArrayText)  # a type and a bracket begin nothing else
+    assert isinstance(shape, notation.ArrayText)  # a type and a bracket begin nothing else
     if head["space"] and not shape.memory_space:
         shape = replace(shape, memory_space=SPACES.get(head["space"][1:-1], 0))
     if strides:
@@ -84,11 +76,11 @@ def _sizes(text: str, head: re.Match[str]) -> Iterator[str]:
         place += len(part) + 1
 
 
-def strided(shape: ArrayText, strides: Sequence[int], text: str, at: int) -> ArrayText:
+def strided(shape: notation.ArrayText, strides: Sequence[int], text: str, at: int) -> notation.ArrayText:
     """The shape with the order of dims that dense strides have; refused where they are not dense."""
     if len(strides) != len(shape.dims):
         raise ParseError(f"{len(strides)} strides for {len(shape.dims)} dims", text=text, column=at)
-    if (order := dense_order(shape.dims, strides)) is not None:
+    if (order := notation.dense_order(shape.dims, strides)) is not None:
         return replace(shape, minor_to_major=order)
     how = "`tilewright.layout.from_strides(shape, strides, dtype)` takes them, in bytes"
     raise ParseError(f"the strides {tuple(strides)} leave gaps or overlap", text=text, column=at, how=how)
@@ -104,7 +96,7 @@ _SPACE = re.compile(r"#tpu\.memory_space<\s*(\w+)\s*>|#gpu\.address_space<\s*\w+
 _MODE = re.compile(r'\s*\{[^{}]{0,400}?layout_mode\s*=\s*"(\{[^"{}]{0,400}\})"')
 
 
-def read_mlir(text: str, at: int) -> tuple[ArrayText, int] | None:
+def read_mlir(text: str, at: int) -> tuple[notation.ArrayText, int] | None:
     """``tensor<..>``, ``memref<..>`` or ``vector<..>``; None where its elements are no data (``index``)."""
     opening = MLIR.match(text, at)
     if not opening:
@@ -123,7 +115,7 @@ def read_mlir(text: str, at: int) -> tuple[ArrayText, int] | None:
     if dtype not in TYPE_BITS:
         raise ParseError(f"no element type called {name!r}", text=text, column=at)
     order = tuple(range(len(sizes) - 1, -1, -1))
-    shape = ArrayText(dtype, tuple(sizes), tuple(n == UNBOUNDED for n in sizes), order)
+    shape = notation.ArrayText(dtype, tuple(sizes), tuple(n == UNBOUNDED for n in sizes), order)
     for part in parts[1:]:
         shape = _with_attribute(shape, part.strip(), text, at)
     if mode := _MODE.match(text, end):
@@ -158,7 +150,7 @@ def mlir_dims(text: str) -> tuple[list[int], str]:
     return sizes, rest if rest.startswith("!") else re.sub(r"\s", "", rest)
 
 
-def _with_attribute(shape: ArrayText, part: str, text: str, at: int) -> ArrayText:
+def _with_attribute(shape: notation.ArrayText, part: str, text: str, at: int) -> notation.ArrayText:
     rank = len(shape.dims)
     if space := _SPACE.fullmatch(part):
         return replace(shape, memory_space=SPACES.get(space[1] or "", 0))
@@ -187,7 +179,7 @@ def _tile(text: str) -> tuple[int, ...]:
     """The sizes of a tile; 0, which no tile has, for what is neither a number nor ``*``."""
     parts = [part.strip() for part in text.split(",")]
     numbers = [int(part) if re.fullmatch(r"-?[0-9]{1,19}", part) else 0 for part in parts]
-    return tuple(combine_mark("*" if part == "*" else n) for part, n in zip(parts, numbers, strict=True))
+    return tuple(notation.combine_mark("*" if part == "*" else n) for part, n in zip(parts, numbers, strict=True))
 
 
 def _integers(text: str) -> list[int]:
@@ -196,7 +188,7 @@ def _integers(text: str) -> list[int]:
 
 
 def _check_tile_strides(
-    shape: ArrayText, tiles: tuple[tuple[int, ...], ...], text_of_strides: str | None, text: str, at: int
+    shape: notation.ArrayText, tiles: tuple[tuple[int, ...], ...], text_of_strides: str | None, text: str, at: int
 ) -> None:
     """The tiles must lie behind each other row by row, as XLA has them."""
     if not text_of_strides or not text_of_strides.strip() or not tiles or UNBOUNDED in shape.dims:
@@ -224,16 +216,16 @@ _TILING = re.compile(r"_?tiling=\(((?:\s*\([-0-9,\s]*\)\s*,?)*)\)")
 _SUB_BYTE = re.compile(r"_?sub_byte_element_size_in_bits=([0-9]{1,3})")
 
 
-def with_layout(shape: ArrayText, layout: str, text: str, at: int) -> ArrayText:
+def with_layout(shape: notation.ArrayText, layout: str, text: str, at: int) -> notation.ArrayText:
     """The shape with a layout's text, ``{1,0:T(8,128)}``; its faults are reported at ``at``."""
-    plain = format_shape(replace(shape, minor_to_major=(), tiles=(), memory_space=0)).partition("{")[0]
+    plain = notation.format_shape(replace(shape, minor_to_major=(), tiles=(), memory_space=0)).partition("{")[0]
     if not shape.dims and layout == "{}":
         return shape
     try:
-        read, end = read_shape(plain + layout)
+        read, end = notation.read_shape(plain + layout)
     except ParseError as error:
         raise ParseError(error.what, text=text, column=at, how=error.how) from None
-    if not isinstance(read, ArrayText) or end != len(plain + layout):
+    if not isinstance(read, notation.ArrayText) or end != len(plain + layout):
         raise ParseError("expected a layout such as {1,0:T(8,128)}", text=text, column=at)
     return read
 
@@ -251,7 +243,9 @@ def read_bare(text: str, at: int) -> tuple[Bare, int] | None:
         order = re.findall(r"[0-9]{1,3}", found[1])
         tiling, bits = _TILING.search(found[2]), _SUB_BYTE.search(found[2])
         tiles = tuple(_tile(tile.rstrip(", ")) for tile in re.findall(r"\(([^()]*)\)", tiling[1] if tiling else ""))
-        tail = format_tail(ArrayText("f32", (), (), (), tiles, element_bits=int(bits[1]) if bits else 0))
+        tail = notation.format_tail(
+            notation.ArrayText("f32", (), (), (), tiles, element_bits=int(bits[1]) if bits else 0)
+        )
         return Bare("{" + ",".join(reversed(order)) + (f":{tail}" if tail else "") + "}", len(order)), found.end()
     if found := BARE.match(text, at):
         numbers = found.group()[1:-1].partition(":")[0]
@@ -259,14 +253,14 @@ def read_bare(text: str, at: int) -> tuple[Bare, int] | None:
     return None
 
 
-def unsized(bare: Bare, text: str, at: int) -> ArrayText:
+def unsized(bare: Bare, text: str, at: int) -> notation.ArrayText:
     """The layout with dims of unknown size; the element type is one of the width that its last tile packs."""
     packed = re.findall(r"\(([248]),1\)", re.sub(r"\s", "", bare.text))
     bits = re.search(r"E\(([0-9]{1,3})\)", bare.text)
     width = int(bits[1]) if bits else 32 // int(packed[-1]) if packed else 32
     dtype = {4: "s4", 8: "s8", 16: "bf16", 2: "s2", 1: "s1", 64: "f64"}.get(width, "f32")
     rank = bare.rank
-    shape = ArrayText(dtype, (UNBOUNDED,) * rank, (True,) * rank, tuple(range(rank - 1, -1, -1)))
+    shape = notation.ArrayText(dtype, (UNBOUNDED,) * rank, (True,) * rank, tuple(range(rank - 1, -1, -1)))
     return with_layout(shape, bare.text, text, at)
 
 
@@ -282,7 +276,7 @@ _FIXED = re.compile(r"\bFixedLayout\([^,\n]{0,60},\s*torch\.(\w+),\s*size=\[([0-
 APART = re.compile(r"\bempty_strided|\bFixedLayout\(|\b(?:size|shape)\s*[=:]\s*(?:torch\.Size\()?[\[(]")
 
 
-def read_apart(text: str, at: int) -> tuple[ArrayText, int] | None:
+def read_apart(text: str, at: int) -> tuple[notation.ArrayText, int] | None:
     """``shape=(8, 128), dtype=float32``, with ``stride=(128, 1)`` or not; None where no type is said."""
     if found := _EMPTY.match(text, at):
         sizes, strides, name = found.groups()
@@ -297,21 +291,21 @@ def read_apart(text: str, at: int) -> tuple[ArrayText, int] | None:
     except TilewrightError:
         return None
     dims = _integers(sizes)
-    shape = ArrayText(dtype, tuple(dims), (False,) * len(dims), tuple(range(len(dims) - 1, -1, -1)))
+    shape = notation.ArrayText(dtype, tuple(dims), (False,) * len(dims), tuple(range(len(dims) - 1, -1, -1)))
     if strides:
         shape = strided(shape, _integers(strides), text, at)
     return _checked(shape, text, at), found.end()
 
 
-def _checked(shape: ArrayText, text: str, at: int) -> ArrayText:
+def _checked(shape: notation.ArrayText, text: str, at: int) -> notation.ArrayText:
     """The shape, if XLA could hold it: read again from its own text."""
-    if any(n > LARGEST for n in shape.dims) or len(shape.dims) * type_bits(shape.dtype) > 1 << 20:
+    if any(n > notation.LARGEST for n in shape.dims) or len(shape.dims) * type_bits(shape.dtype) > 1 << 20:
         raise ParseError("the array has more than 2**63 - 1 bytes", text=text, column=at)
     try:
-        again, _ = read_shape(format_shape(shape))
+        again, _ = notation.read_shape(notation.format_shape(shape))
     except ParseError as error:
         raise ParseError(error.what, text=text, column=at, how=error.how) from None
-    assert isinstance(again, ArrayText)
+    assert isinstance(again, notation.ArrayText)
     return again
 
 
@@ -319,7 +313,7 @@ PROTO = re.compile(r"\belement_type:\s*([A-Z][A-Z0-9_]*)")
 _FIELD = re.compile(r"\s*(?:([a-z_]+)\s*:?\s*(\{)|([a-z_]+)\s*:\s*(-?[0-9]{1,19}|true|false|[A-Z_0-9]+)|(\}))\s*,?")
 
 
-def read_proto(text: str, at: int) -> tuple[ArrayText, int] | None:
+def read_proto(text: str, at: int) -> tuple[notation.ArrayText, int] | None:
     """``element_type: F32 dimensions: 8 layout { minor_to_major: 0 tiles { dimensions: 128 } memory_space: 1 }``."""
     head = PROTO.match(text, at)
     if not head or head[1].lower() not in TYPE_BITS or head[1] in ("TOKEN", "OPAQUE_TYPE"):
@@ -340,7 +334,7 @@ def read_proto(text: str, at: int) -> tuple[ArrayText, int] | None:
             inside.append(block)
             tiles += [[]] if block == "tiles" else []
         elif name == "dimensions" and inside and tiles:
-            tiles[-1].append(combine_mark(int(value)))
+            tiles[-1].append(notation.combine_mark(int(value)))
         elif name == "dimensions":
             dims.append(int(value))
         elif name == "is_dynamic_dimension":
@@ -350,7 +344,7 @@ def read_proto(text: str, at: int) -> tuple[ArrayText, int] | None:
         elif name in values:
             values[name] = int(value)
     dynamic += [False] * (len(dims) - len(dynamic))
-    shape = ArrayText(
+    shape = notation.ArrayText(
         head[1].lower(),
         tuple(dims),
         tuple(dynamic[: len(dims)]),
