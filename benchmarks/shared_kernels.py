@@ -4,11 +4,12 @@
     python benchmarks/shared_kernels.py make FOLDER [--only NAME ...] [--chips v6e ...]
     python benchmarks/shared_kernels.py table FOLDER [--only NAME ...] [--chips v6e ...] [--docs docs/time.md]
 
-The first writes public models' functions as StableHLO. ``make`` has the compiler (``pip install "jax[tpu]"``, no TPU is
-needed) make modules of them, for v6e of all, for the other chips of every third: FOLDER/kernels/CHIP.NAME.hlo.
-A module is taken as the compiler's passes over HLO leave it, scheduled and with memory spaces, before machine code is
-made of it, which takes a hundred times longer and changes no fusion. ``table`` compares, prints a line for each
-function and the totals, and writes ``benchmarks/data/shared_kernels.csv``; with ``--docs`` its tables into that page.
+The first writes public models' functions as StableHLO, of packages whose versions it states. ``make`` has the compiler
+(``pip install "jax[tpu]"``, no TPU is needed) make modules of them, for v6e of all, for the other chips of every sixth:
+FOLDER/kernels/CHIP.NAME.hlo. A module is taken as the passes over HLO leave it, scheduled, with memory spaces, before
+machine code is made of it, which takes a hundred times longer and changes no fusion. ``table`` compares, prints a line
+for each function and the totals, and writes ``benchmarks/data/shared_kernels.csv``; with ``--docs`` its tables into
+that page.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from __future__ import annotations
 import argparse
 import csv
 import os
-import re
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections import Counter, defaultdict
@@ -28,22 +29,23 @@ from math import exp, log
 from pathlib import Path
 from statistics import mean, median
 
+import networks
+
 from tilewright.errors import TilewrightError
 from tilewright.hlo import estimate, load
 from tilewright.hlo.cost import plain_opcode
-from tilewright.hlo.opcodes import CONTROL, DOTS, PRODUCTS, TAKES_NO_TIME
+from tilewright.hlo.opcodes import CONTROL, PRODUCTS, TAKES_NO_TIME
 from tilewright.hlo.program import Operation, Program
 from tilewright.hlo.reading.hlo_scan import array_shapes
 from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.timing.chip import chip_of
 from tilewright.hlo.timing.fusing import Fusing
-from tilewright.layout import parse
 from tilewright.targets import target
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "data" / "shared_kernels.csv"
 CHIPS = ("v6e", "v5e", "v5p", "7x")
-EVERY = 3
+EVERY = 6
 """Of how many functions one is compiled for the chips behind the first."""
 BEGIN, END = "<!-- kernels: benchmarks/shared_kernels.py -->", "<!-- end of kernels -->"
 HEAVY = {**dict.fromkeys(PRODUCTS, "product"), "reduce": "reduce", "reduce-window": "window", "gather": "gather",
@@ -55,27 +57,42 @@ COMPUTED = {**dict.fromkeys(("exponential", "exponential-minus-one", "logistic")
 """Elementwise operations that tell which chain stands in a kernel, by what the compiler makes of them."""
 SMALL = 1 << 14
 """Bytes of an array below which its place is not compared."""
-BEHIND = ("after_optimizations_after_buffer_assignment.txt", "after_optimizations.txt")
+BEHIND = "after_optimizations_after_buffer_assignment.txt"
+"""How the name of the dump ends that has the module behind all passes over HLO."""
 
 
 # -- make --------------------------------------------------------------------------------------------------------------
 
 
+def in_repository() -> dict[str, str]:
+    """Programs that need no package: name -> StableHLO."""
+    example = (ROOT / "examples" / "group_norm.mlir").read_text()
+    own = {"decoder": networks.decoder(258), "deep_network": networks.deep_network(80), "group_norm": example}
+    return {f"here.{name}": text for name, text in own.items()}
+
+
 def functions(folder: Path, only: Collection[str] = ()) -> list[Path]:
-    """The StableHLO texts of the folder, and the one that stands among the examples."""
-    found = [*sorted(folder.glob("*.mlir")), *sorted((ROOT / "examples").glob("*.mlir"))]
-    return [path for path in found if not only or any(word in path.name for word in only)]
+    """The StableHLO texts of the folder."""
+    return [path for path in sorted(folder.glob("*.mlir")) if not only or any(word in path.name for word in only)]
+
+
+def put_own(folder: Path) -> None:
+    """Put the programs that stand in the repository beside the others."""
+    for name, text in in_repository().items():
+        (folder / f"{name}.mlir").write_text(text)
 
 
 def make(folder: Path, only: Collection[str], chips: Collection[str], seconds: float) -> None:
     """Write the modules that are not there yet; what the compiler refuses is printed."""
+    subprocess.run([sys.executable, __file__, "own", str(folder)], check=True)  # whoever lowers cannot fork any more
     import jax  # noqa: F401  before the forks, each of which would import it
 
     modules = folder / "kernels"
     modules.mkdir(exist_ok=True)
     for chip in CHIPS:
         for number, path in enumerate(functions(folder, only)):
-            if chip not in chips or (chip != CHIPS[0] and number % EVERY and not only):
+            some = number % EVERY == 0 or path.name.startswith("here.")
+            if chip not in chips or not (some or only or chip == CHIPS[0]):
                 continue
             to = modules / f"{chip}.{path.stem}.hlo"
             if not to.exists():
@@ -101,8 +118,7 @@ def _compiled(path: Path, chip: str, to: Path, seconds: float) -> str:
     why, end, size = "not done in time", time.monotonic() + seconds, 0
     while time.monotonic() < end:
         gone = os.waitpid(child, os.WNOHANG)[0]
-        done = [file for name in BEHIND[:1] for file in dumps.glob(f"*{name}") if "jit_" in file.name or True]
-        text = max(done, key=lambda file: file.stat().st_size, default=None)
+        text = max(dumps.glob(f"*{BEHIND}"), key=lambda file: file.stat().st_size, default=None)
         if text is not None and (gone or text.stat().st_size == size > 0):
             to.write_text(text.read_text())
             why = ""
@@ -235,14 +251,25 @@ def compiled(program: Program) -> list[Kernel]:
                 continue
             if kind in TAKES_NO_TIME | {"iota"} or kind.endswith(("-start", "-done", "-update")):
                 continue
-            if kind == "custom-call" and not op.calls and "tpu_custom" not in op.attributes.get("custom_call_target", ""):
+            if (
+                kind == "custom-call"
+                and not op.calls
+                and "tpu_custom" not in op.attributes.get("custom_call_target", "")
+            ):
                 continue
             inside, calls = [op], list(op.calls) if kind == "fusion" else []
             for callee in calls:
                 inside += program.by_name[callee].operations
-                calls += [each for inner in program.by_name[callee].operations if inner.opcode == "fusion" for each in inner.calls]
+                calls += [
+                    each
+                    for inner in program.by_name[callee].operations
+                    if inner.opcode == "fusion"
+                    for each in inner.calls
+                ]
             root = computation.entry and op.root
-            writes = tuple(_array(layout, root) for shape in array_shapes(op.shape) for layout in context.layouts(shape))
+            writes = tuple(
+                _array(layout, root) for shape in array_shapes(op.shape) for layout in context.layouts(shape)
+            )
             found.append(Kernel(writes, tuple(_listed(context, inside))))
     return found
 
@@ -314,48 +341,103 @@ def table(folder: Path, only: Collection[str], chips: Collection[str]) -> Iterat
 
 def shown(row: Row) -> str:
     """A row of the table."""
-    kernels, shares = f"{row.kernels} | {row.compiled} | {row.heavy}", (row.partners, row.chain, row.written, row.placed, row.ordered)
+    kernels, shares = (
+        f"{row.kernels} | {row.compiled} | {row.heavy}",
+        (row.partners, row.chain, row.written, row.placed, row.ordered),
+    )
     ratios = f"{row.bytes / max(1, row.bytes_compiled):.2f} | {row.us:.4g} | {row.us / row.us_compiled:.2f}"
     return f"| `{row.function}` | {row.chip} | {kernels} | {' | '.join(f'{100 * x:.0f}' for x in shares)} | {ratios} |"
 
 
-HEAD = """| function | chip | kernels | compiled | heavy | partners % | chain % | written % | memory % | order % | HBM bytes, ratio | us | ratio |
-|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|"""
+SHARES = ("partners %", "chain %", "written %", "memory %", "order %")
+
+
+def heading(first: Sequence[str], last: Sequence[str], words: int) -> str:
+    """A table's first two lines; so many columns of words stand before those of numbers."""
+    titles = (*first, "kernels", "compiled", "heavy", *SHARES, *last)
+    return f"| {' | '.join(titles)} |\n|{'---|' * words}{'--:|' * (len(titles) - words)}"
+
+
+HEAD = heading(("function", "chip"), ("HBM bytes, ratio", "us", "ratio"), 2)
 
 
 def totals(rows: Sequence[Row]) -> Iterator[str]:
     """A line for each chip, and for all."""
-    yield "| chip | functions | kernels | compiled | heavy | partners % | chain % | written % | memory % | order % | HBM bytes off % | time off % (mean / median) | beyond 30 % |"
-    yield "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|"
+    yield heading(("chip", "functions"), ("HBM bytes off %", "time off % (mean / median)", "beyond 30 %"), 1)
     for chip in (*CHIPS, "all"):
         some = [row for row in rows if chip in (row.chip, "all")]
         if not some:
             continue
         heavy = sum(row.heavy for row in some)
-        of_heavy = (sum(getattr(row, key) * row.heavy for row in some) / max(1, heavy) for key in ("partners", "chain", "written"))
+        of_heavy = (
+            sum(getattr(row, key) * row.heavy for row in some) / max(1, heavy)
+            for key in ("partners", "chain", "written")
+        )
         of_bytes = (mean(getattr(row, key) for row in some) for key in ("placed", "ordered"))
         shares = " | ".join(f"{100 * x:.1f}" for x in (*of_heavy, *of_bytes))
         off = [exp(abs(log(row.us / row.us_compiled))) - 1 for row in some]
         moved = median(exp(abs(log(max(1, row.bytes) / max(1, row.bytes_compiled)))) - 1 for row in some)
         counts = f"{len(some)} | {sum(row.kernels for row in some)} | {sum(row.compiled for row in some)} | {heavy}"
-        yield (f"| {chip} | {counts} | {shares} | {100 * moved:.1f} | {100 * mean(off):.1f} / {100 * median(off):.1f} | "
-               f"{sum(x > 0.3 for x in off)} |")
+        yield (
+            f"| {chip} | {counts} | {shares} | {100 * moved:.1f} | {100 * mean(off):.1f} / {100 * median(off):.1f} | "
+            f"{sum(x > 0.3 for x in off)} |"
+        )
+
+
+def section(rows: Sequence[Row]) -> str:
+    """The part of a page between the two marks: the totals, and the v6e functions furthest off."""
+    far = sorted((row for row in rows if row.chip == CHIPS[0]), key=lambda row: -abs(log(row.us / row.us_compiled)))
+    return "\n".join([BEGIN, *totals(rows), "", PROSE, "", HEAD, *map(shown, far[:FURTHEST]), END])
+
+
+FURTHEST = 15
+PROSE = """*Heavy* are products, reductions, gathers, scatters and sorts that both sides have. *Partners*: in how many
+of them the kernel has the same other heavy operations; *chain*: the same transcendental ones; *written*: results of the
+same types and sizes. *Memory* and *order*: shares of the bytes of arrays from 16 KiB that lie in the same memory, and
+in the same order of dims. Times are modelled, from source and from the module as it is before machine code is made of it.
+
+The functions whose time from source is furthest from that of their module on v6e; ratios are source over module:"""
+
+
+def written(rows: Sequence[Row]) -> None:
+    """Put the rows into the file that the test and the page read."""
+    with RESULTS.open("w", newline="") as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow(field.name for field in fields(Row))
+        for row in sorted(rows, key=lambda row: (row.function, CHIPS.index(row.chip))):
+            table.writerow(f"{x:.4g}" if isinstance(x, float) else x for x in astuple(row))
+
+
+def stored() -> list[Row]:
+    """The rows that stand in the repository."""
+    kinds = {"str": str, "int": int, "float": float}
+    with RESULTS.open() as lines:
+        return [Row(**{f.name: kinds[f.type](line[f.name]) for f in fields(Row)}) for line in csv.DictReader(lines)]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("make", "table"))
+    parser.add_argument("what", choices=("make", "table", "own"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", nargs="+", default=())
     parser.add_argument("--chips", nargs="+", choices=CHIPS, default=CHIPS)
+    parser.add_argument("--docs", type=Path, help="put the tables into this page")
     parser.add_argument("--seconds", type=float, default=600)
     options = parser.parse_args()
+    if options.what == "own":
+        put_own(options.folder)
+        return
     if options.what == "make":
         make(options.folder, options.only, options.chips, options.seconds)
         return
     print(HEAD)
     rows = list(table(options.folder, options.only, options.chips))
     print("\n".join(totals(rows)))
+    if not options.only and len(options.chips) == len(CHIPS):
+        written(rows)
+    if options.docs:
+        before, _, after = options.docs.read_text().partition(BEGIN)
+        options.docs.write_text(before + section(stored()) + after.partition(END)[2])
 
 
 if __name__ == "__main__":
