@@ -13,7 +13,7 @@ from dataclasses import replace
 from math import prod
 
 from tilewright.hlo.cost import plain_opcode
-from tilewright.hlo.opcodes import DOTS, INSIDE, MARKER_CALLS, WRITES_IN_PLACE
+from tilewright.hlo.opcodes import DOTS, INSIDE, MARKER_CALLS, TAKES_NO_TIME, WRITES_IN_PLACE
 from tilewright.hlo.program import Computation, Operation, Program
 
 _UNCHANGED = frozenset({"pad", "slice", "reshape", "convert"})
@@ -107,7 +107,7 @@ def simplified(program: Program, computation: Computation, captured: Collection[
         restated = plain_opcode(op.opcode) in _RESTATED
         operations += as_choice(op) or _in_order(op) or _as_sum(_marked(op)) if restated else (op,)
     operations = _once(operations, program)
-    return _widened_first(_wanted(_without_barriers(operations), captured))
+    return _widened_first(_wanted(_without_barriers(operations), captured, program))
 
 
 _RESTATED = DOTS | {"custom-call", "scatter"}
@@ -224,14 +224,26 @@ def _without_barriers(operations: Sequence[Operation]) -> list[Operation]:
     return _renamed(operations, same)
 
 
-def _wanted(operations: list[Operation], captured: Collection[str]) -> list[Operation]:
-    """The operations without those whose values nothing reads."""
+def _wanted(operations: list[Operation], captured: Collection[str], program: Program) -> list[Operation]:
+    """The operations without those whose values nothing reads, loops that do nothing else among them."""
     read, found = set(captured), list[Operation]()
     for op in reversed(operations):
-        if op.name in read or plain_opcode(op.opcode) not in INSIDE or not op.operands:
+        kind = plain_opcode(op.opcode)
+        idle = kind in INSIDE | {"get-tuple-element"}
+        idle = idle or (kind == "while" and all(_is_idle(program, callee) for callee in op.calls))
+        if op.name in read or not idle or not op.operands:
             read.update(name.partition("#")[0] for name in op.operands)
             found.append(op)
     return found[::-1]
+
+
+def _is_idle(program: Program, computation: str, depth: int = 0) -> bool:
+    """Whether a computation does nothing but give its results: no custom call, no exchange, no loop within it."""
+    return all(
+        plain_opcode(op.opcode) in INSIDE | TAKES_NO_TIME | WRITES_IN_PLACE.keys()
+        or (op.opcode == "call" and depth < DEEPEST and all(_is_idle(program, each, depth + 1) for each in op.calls))
+        for op in program.by_name[computation].operations
+    )
 
 
 def _padding(op: Operation) -> str:

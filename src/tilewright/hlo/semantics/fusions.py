@@ -40,6 +40,7 @@ from tilewright.hlo.opcodes import (
 )
 from tilewright.hlo.program import Computation, Operation, Program, given_away
 from tilewright.hlo.semantics.context import Context
+from tilewright.hlo.semantics.dims import matrix_passes, product_sizes
 from tilewright.layout import TensorLayout, is_bitcast, predict
 
 _PARTS = frozenset({"slice", "dynamic-slice", "pad", "concatenate"})
@@ -50,6 +51,7 @@ _SPREAD = re.compile(r"\d_-?\d+_[1-9]")
 _LANES = 128
 _PALLAS = "tpu_custom_call"
 _MANY = 8
+_BLOCK = 512
 _LONG_ROW = 4096
 _RECOMPUTED = 1.1
 """How many times a value's bytes a kernel reads to compute it again rather than to have it written."""
@@ -273,10 +275,25 @@ class Fusions:
                 written.update(name for name in computed if self.wide_units or not self._widens(name))
             elif kind == "pad" and _SPREAD.search(op.attributes.get("padding", "")):
                 written.add(op.name)
+            elif kind == "broadcast" and self._is_dear(op):
+                written.update(op.operands)
             if self.hoisted and op.name not in self.hoisted:
                 written |= self.hoisted.intersection(op.operands)
         flowing = (name for name, kind in self.kind.items() if kind in FLOWS and name not in written)
         return {name for name in flowing if name not in self.captured or self.kind[name] in FREE}
+
+    def _is_dear(self, op: Operation) -> bool:
+        """Whether an array that is repeated took a root, a quotient or their like: it is not computed for each copy."""
+        own = self.elements.get(op.operands[0], 0) if op.operands else 0
+        open_ = [op.operands[0]] if 1 < own < self.elements[op.name] else []
+        for name in open_:
+            if name in self.by_name and self.elements[name] == own and len(open_) <= _MANY:
+                if self.kind[name] in TRANSCENDENTAL:
+                    return True
+                open_ += (
+                    self.by_name[name].operands if self.kind[name] in ELEMENTWISE | {"reshape", "broadcast"} else ()
+                )
+        return False
 
     def _let_values_flow(self) -> None:
         """Write what several kernels want and what costs more to compute again than to read."""
@@ -312,7 +329,7 @@ class Fusions:
 
     def _let_heads_flow(self) -> None:
         """A product or reduction whose result only one chain wants writes the chain's end instead."""
-        taken: set[str] = set()
+        taken, nested = set[str](), set[str]()
         for op in reversed(self.operations):
             name = op.name
             if self.kind[name] not in HEADS and name not in self.masked:
@@ -327,6 +344,11 @@ class Fusions:
             end = next(iter(ends)) if len(ends) == 1 and keeps else ""
             if end and self._is_laid_apart(end):
                 continue
+            if end and nested.isdisjoint((name, end)) and self._nests(name, end):
+                self.through.add(name)
+                nested |= {name, end}
+                taken |= self._between(name, end)
+                continue
             fused = self.kind[end] in FLOWS and end not in self.relaid if end else False
             fused = fused or (end != "" and self.kind[name] in PRODUCTS and self._ends_product(end, name))
             if not fused or end in taken:
@@ -337,6 +359,40 @@ class Fusions:
                 self.through.add(name)
                 self.through.discard(end)
                 self.head_of[end] = name
+
+    def _nests(self, name: str, end: str) -> bool:
+        """Whether the kernel of the product ``end`` makes an operand as it goes, by the product ``name``, in blocks.
+
+        It does where the other operand of ``name``, the sums and two blocks of both weights take less than half of what
+        a kernel may hold, or all of the weights less than a quarter (84 of 86 modules of v5e, v6e and 7x; with nothing
+        at all between the two, larger ones do as well).
+        """
+        vmem = self.context.chip.memory("vmem") if self.context.chip is not None else None
+        first, last = self.by_name[name], self.by_name[end]
+        if vmem is None or not {self.kind[name], self.kind[end]} <= DOTS or last.integers("lhs_batch_dims"):
+            return False
+        sizes = [
+            product_sizes(op, self._arrays(*op.operand_shapes[:2]), self._arrays(op.shape)[0]) for op in (first, last)
+        ]
+        if sizes[0] is None or sizes[1] is None or min(sizes[0][1:3]) == 1:
+            return False
+        between = self._between(name, end) | {name}
+        (*_, depth), (_, rows, columns, whole) = sizes
+        rows, columns = (rows, columns) if last.operands[0] in between else (columns, rows)
+        each = max(1, self.size(first.operand_shapes[0]) // max(1, prod(dims_of(first.operand_shapes[0]))))
+        held = 4 * rows * columns + each * (rows * depth + 2 * min(_BLOCK, rows) * (depth + columns))
+        return held < vmem.kernel_bytes / 2 or each * whole * (depth + columns) < vmem.kernel_bytes / 4
+
+    def narrowed(self) -> set[str]:
+        """Values of float32 that only products want: they take each in bfloat16, and so it is written."""
+        alone = set[str]()
+        for op in reversed(self.operations):
+            readers = self.readers[op.name] if op.shape.startswith("f32[") and op.name not in self.captured else ()
+            by_products = [self.kind[r.name] in DOTS and matrix_passes(r) == 1 for r in readers]
+            moved = [r.name in alone and self.kind[r.name] in ("reshape", "transpose") for r in readers]
+            if readers and all(map(max, zip(by_products, moved))) and self.kind[op.name] in INSIDE:
+                alone.add(op.name)
+        return alone - self.arguments - self.results
 
     def _ends_product(self, end: str, name: str) -> bool:
         """Whether a product's kernel sums its result up, or writes it where an update goes."""
@@ -352,7 +408,7 @@ class Fusions:
         while open_ and len(ends) < 2 and len(seen) <= 4 * _MANY:
             for reader in self.readers[open_.pop()]:
                 keeps = keeps and self._keeps(reader, name)
-                if reader.name not in self.through:
+                if reader.name not in self.through or self.kind[reader.name] in DOTS:
                     ends.add(reader.name)
                 elif reader.name not in seen:
                     seen.add(reader.name)

@@ -97,9 +97,10 @@ class Placed:
             if op.name in self.leaving and op.operands and plain_opcode(op.opcode) in WRITES_IN_PLACE:
                 self.leaving.add(op.operands[0])
         self.tiles, self.broken = dict[str, Tiles](), dict[str, str]()
+        narrowed = fusions.narrowed()
         for op in self.operations:
             try:
-                if layouts := context.layouts(op.shape):
+                if layouts := context.layouts(op.shape.replace("f32", "bf16", op.name in narrowed)):
                     self.tiles[op.name] = Tiles.of(max(layouts, key=lambda layout: layout.size_bytes))
             except (TilewrightError, OverflowError) as error:
                 self.broken[op.name] = str(error)
