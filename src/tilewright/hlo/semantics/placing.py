@@ -63,7 +63,7 @@ class Placed:
     ``tiles``          an operation's name -> its result as it lies in memory; ``broken``: why it cannot be read
     ``through``        operations that are done in the kernels of others
     ``joined``         a kernel -> what it writes beside its own result
-    ``copied``         an operation -> the copies that turn its operands before it or its result behind it
+    ``kernels``        an operation -> its kernel, among the copies that turn its operands, or its result behind it
     ``near``           what lies in vector memory; ``prefetched``: the argument that was brought there between calls
     =================  ===========================================================================================
     """
@@ -81,16 +81,18 @@ class Placed:
         fusions = Fusions(context, computation, self.captured, written=True)
         self.operations = [op for op in fusions.operations if op.opcode != "return"]
         self.in_softmax, self.hoisted = fusions.in_softmax, fusions.hoisted
-        self.copied = defaultdict[str, list[Operation]](list)
-        kernels = fusions.kernels()
+        self.kernels, kernels = defaultdict[str, list[Operation]](list), fusions.kernels()
         for op in kernels:
-            if op.opcode == "copy":
-                self.copied[op.name.partition(".copy")[0]].append(op)
+            self.kernels[op.name.partition(".copy")[0].removesuffix(".turned")].append(op)
         self.by_name = {op.name: op for op in self.operations}
         self.in_part = read_in_part(self.operations)
         self.number = {op.name: k for k, op in enumerate(self.operations)}
         returned = next((op.operands for op in reversed(fusions.operations) if op.opcode == "return"), ())
-        self.returned, self.times_returned = returned, Counter(returned if computation.entry else ())
+        self.returned = returned
+        for k, name in enumerate(returned if computation.entry else ()):
+            if name in self.kernels and name in returned[:k]:  # the same array is no result twice
+                copied = self.by_name[name].shape
+                self.kernels[name].append(Operation(name, "copy", copied, (name,), (copied,)))
         self.results = {part for name in returned for part in (name, name.partition("#")[0])}
         self.leaving = set(self.results)  # and what such results are written over in place, in the same memory
         for op in reversed(self.operations):

@@ -20,8 +20,10 @@ FIRST_WINDOW = 0.35
 _ITERATIONS = re.compile(r'"iteration_bounds":\[([^\]]{1,200})\]')
 _MASKED = re.compile(r'"mask_dim_to_iteration_index":\["(\d{1,2})","(\d{1,2})"\]')
 _NUMBER = re.compile(r"\d{1,9}")
-_SCALAR_MB = 0.001
+SCALAR_MB = 0.001
 """Megabytes below which a kernel is taken to touch no HBM."""
+HBM, NEAR, COMMON, HOST = 0, 1, 3, 5
+"""Memories, as a layout's S(n) numbers them: NEAR is vector memory, COMMON what two cores of v4 share."""
 AFTER = 2
 """The place of what is no operand of a product: behind it, or in a kernel without one."""
 
@@ -69,7 +71,7 @@ _MOVES = {
 
 @dataclass
 class Work:
-    """What one kernel asks of the units."""
+    """What one kernel asks of the units and memories."""
 
     matrix_us: float = 0.0  # microseconds of passes on the matrix unit
     products: Counter[str] = field(default_factory=Counter)  # type on the matrix unit -> multiplications and additions
@@ -81,6 +83,10 @@ class Work:
     sparse_us: float = 0.0  # microseconds of rows that SparseCores gather
     link_us: float = 0.0  # microseconds of exchanges with other chips
     unknown: tuple[str, ...] = ()  # why operations have no price
+    moved: Counter[int] = field(default_factory=Counter)  # memory (HBM, NEAR ...) -> megabytes, each array once
+    again: float = 0.0  # megabytes of HBM that a product's windows read once more
+    steps: int = 0  # from one window of its arrays to the next
+    scalar: bool = False  # whether it makes one number, on the scalar core
 
     def include(self, other: Work) -> None:
         """Add what ``other`` asks for."""
@@ -105,6 +111,26 @@ class Work:
     def rows_us(self, constants: TimeConstants) -> float:
         """Microseconds of rows and elements that are gathered or scattered one by one, or by SparseCores."""
         return self.sparse_us + self.rows * constants["gather_row_us"] + self.elements * constants["gather_element_us"]
+
+    def parts(self, constants: TimeConstants, stream_us: Callable[[float], float]) -> dict[str, float]:
+        """Bound -> microseconds that the unit alone needs; ``stream_us``: those of megabytes through HBM."""
+        vector, near = self.vector_us(constants), self.moved[NEAR] / constants["near_mb_per_us"]
+        stream = stream_us(self.moved[HBM] + constants["restreamed"] * self.again)
+        if self.moved[COMMON] and constants["common_mb_per_us"]:
+            stream = max(stream, self.moved[COMMON] / constants["common_mb_per_us"])
+        return {
+            "matrix": self.matrix_us,
+            "vmem" if near > vector else "vector": vector + near,
+            "hbm": stream,
+            "link": self.link_us,
+        }
+
+    def latency(self, constants: TimeConstants, hbm_us: float) -> float:
+        """Microseconds that nothing hides: the start, the first and the last window, the steps between windows."""
+        if self.scalar:
+            return constants["scalar_us"]
+        start = constants["launch_us" if self.moved[HBM] > SCALAR_MB else "near_launch_us"]
+        return start + hbm_us * FIRST_WINDOW / (self.steps + 1) + self.steps * constants["step_us"]
 
 
 def _across_lanes(dims: Sequence[int], operand: Tiles, result: Tiles) -> bool:
@@ -275,36 +301,3 @@ class Fused:
             whole = replace(whole.times(windows.visited), matrix_us=whole.matrix_us * windows.visited)
             whole.products = Counter({kind: flops // windows.groups for kind, flops in whole.products.items()})
         return whole
-
-
-@dataclass
-class Asked:
-    """What one run of a kernel asks of the units and memories, in megabytes and counts."""
-
-    work: Work
-    windows: Windows
-    far: float = 0.0  # megabytes through HBM, each array once
-    again: float = 0.0  # megabytes that a product's windows read once more
-    near: float = 0.0  # megabytes of arrays in vector memory
-    common: float = 0.0  # and in the memory that two cores of v4 have in common
-    scalar: bool = False  # one number, made by the scalar core
-
-    def parts(self, constants: TimeConstants, stream_us: Callable[[float], float]) -> dict[str, float]:
-        """Bound -> microseconds that the unit alone needs."""
-        vector, near = self.work.vector_us(constants), self.near / constants["near_mb_per_us"]
-        stream = stream_us(self.far + constants["restreamed"] * self.again)
-        if self.common and constants["common_mb_per_us"]:
-            stream = max(stream, self.common / constants["common_mb_per_us"])
-        return {
-            "matrix": self.work.matrix_us,
-            "vmem" if near > vector else "vector": vector + near,
-            "hbm": stream,
-            "link": self.work.link_us,
-        }
-
-    def latency(self, constants: TimeConstants, hbm_us: float) -> float:
-        """Microseconds that nothing hides: the start, the first and the last window, the steps between windows."""
-        if self.scalar:
-            return constants["scalar_us"]
-        start = constants["launch_us" if self.far > _SCALAR_MB else "near_launch_us"]
-        return start + hbm_us * FIRST_WINDOW / self.windows.count + (self.windows.count - 1) * constants["step_us"]
