@@ -140,29 +140,6 @@ def _across_lanes(dims: Sequence[int], operand: Tiles, result: Tiles) -> bool:
     return own is not None and (own >= len(dims) or dims[own] != lanes)
 
 
-_EVERY_OTHER = re.compile(r":\d+:(?:[2-9]|\d{2,9})\]")
-
-
-def _takes_every_other(op: Operation, operand: Tiles) -> bool:
-    """Whether a slice takes every second, third ... of what lies along the lanes: registers are turned for that."""
-    taken = op.attributes.get("slice", "").split(",")
-    lanes = operand.minor_to_major[:1]
-    return bool(lanes) and lanes[0] < len(taken) and _EVERY_OTHER.search(taken[lanes[0]]) is not None
-
-
-def _gets_thin(operand: Tiles, result: Tiles) -> bool:
-    """Whether a reshape makes, or ends, lanes or sublanes of a few elements, such as pairs: no view of the registers.
-
-    Wherever they are taken apart in the fusion, each register of the denser side is turned once at least.
-    """
-    ends = [tiles.shape[-2:] for tiles in (operand, result)]
-    return ends[0] != ends[1] and any(1 < size < _THIN for size in (*ends[0], *ends[1]))
-
-
-_THIN = 8
-"""Elements: as many sublanes as a register has."""
-
-
 def _add_sort(work: Work, arrays: Sequence[Tiles], dim: int, each: float) -> None:
     """Add a bitonic network: log2(n) (log2(n) + 1) / 2 passes of a comparison and two choices over all registers.
 
@@ -215,25 +192,16 @@ def add_operation(
     elif name == "broadcast" and operands and not operands[0].shape:
         return  # one number stands in a register as it is
     elif name in _MOVES:
-        if name == "slice" and operands and _takes_every_other(op, operands[0]):
-            work.rotations += operands[0].elements * each
-        elif name in ("slice", "concatenate") and operands:
-            whole, part = (operands[0], result) if name == "slice" else (result, operands[0])
-            if whole.shape[-1:] != part.shape[-1:] and 1 < whole.shape[-1] < _THIN:
-                work.rotations += prod(whole.shape) * each
         if name == "broadcast" and operands and _across_lanes(op.integers("dimensions"), operands[0], result):
             work.rotations += min(registers, share * prod(operands[0].shape) / 8)  # eight of its numbers a register
         work.registers += registers * constants[_MOVES[name]]
-    elif name in MOVES_ONLY:
-        if name == "reshape" and operands and _gets_thin(operands[0], result):
-            work.rotations += min(operands[0].elements, result.elements) * each
     elif name == "reduce":
         operand = operands[0] if operands else result
         reduced, order = set(op.integers("dimensions")), operand.minor_to_major
-        work.registers += operand.elements * each * constants["sum_ops"] * (2 if {*order[1:2]} & reduced else 1)
+        work.registers += operand.elements * each * constants["sum_ops"]
         if order and order[0] in reduced:
             work.rotations += share * operand.elements / max(operand.shape[order[0]], 128) / 8
-    else:
+    elif name not in MOVES_ONLY:
         work.unknown += (f"no mechanism for {name} is known",)
 
 
