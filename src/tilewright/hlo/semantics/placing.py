@@ -94,10 +94,6 @@ class Placed:
                 copied = self.by_name[name].shape
                 self.kernels[name].append(Operation(name, "copy", copied, (name,), (copied,)))
         self.results = {part for name in returned for part in (name, name.partition("#")[0])}
-        self.leaving = set(self.results)  # and what such results are written over in place, in the same memory
-        for op in reversed(self.operations):
-            if op.name in self.leaving and op.operands and plain_opcode(op.opcode) in WRITES_IN_PLACE:
-                self.leaving.add(op.operands[0])
         self.tiles, self.broken = dict[str, Tiles](), dict[str, str]()
         for op in self.operations:
             try:
@@ -136,7 +132,7 @@ class Placed:
         for at, op in enumerate(kernels):
             while alive and alive[0][0] < at:
                 room += heappop(alive)[1]
-            if op.name in apart or op.name not in size or (self.computation.entry and op.name in self.leaving):
+            if op.name in apart or op.name not in size:
                 continue
             if plain_opcode(op.opcode) in WRITES_IN_PLACE and op.operands[0] in near:
                 near.add(op.name)
@@ -177,7 +173,6 @@ class Placed:
         products, sums = set[str](), set[str]()
         times = Counter(name for op in self.operations for name in dict.fromkeys(op.operands))
         wanted = {name for name, count in times.items() if count > 1}
-        beside: dict[tuple[str, int], str] = {}  # what an elementwise kernel reads and its size -> the last such kernel
         for op in self.operations:
             kind = plain_opcode(op.opcode)
             if op.name in self.through or op.name not in self.tiles or kind in TAKES_NO_TIME:
@@ -197,10 +192,6 @@ class Placed:
                     kernel = ""
                 elif kernel and kind != "reduce" and (last in sums or (kernel == last and kernel not in wanted)):
                     kernel = ""  # it waits for whole rows, or is apart from what is written for it alone
-                elif not kernel and kind != "reduce":
-                    near = (beside.get((name, size), "") for name in read)
-                    kernel = max(near, key=lambda name: self.number.get(name, -1))
-                    kernel = kernel if self.number.get(kernel, -1) > self.number[last] else ""
                 if kernel and (self.tiles[kernel].elements == size or (kind == "reduce" and kernel in products)):
                     joined.setdefault(kernel, []).append(op.name)
                 elif kind != "reduce":
@@ -208,7 +199,6 @@ class Placed:
                 if kernel:
                     made_in[op.name] = kernel
                     sums |= {op.name} if kind == "reduce" else set()
-                beside |= {(name, size): kernel for name in read if kernel == op.name}
         return joined
 
     def members(self, op: Operation) -> tuple[dict[str, float], dict[str, float]]:

@@ -22,7 +22,7 @@ from tilewright.hlo.semantics.tiles import MEGA, Tiles
 from tilewright.hlo.timing.alone import price_alone
 from tilewright.hlo.timing.chip import Chip, chip_of
 from tilewright.hlo.timing.fusing import Fusing
-from tilewright.hlo.timing.row import Run, begun_later, rest_of_transfers, timed
+from tilewright.hlo.timing.row import Run, rest_of_transfers, timed
 from tilewright.hlo.timing.scheduled import Schedule
 from tilewright.hlo.timing.step import StepTime, TimeRow
 from tilewright.render import count_text, percent_text
@@ -73,13 +73,8 @@ def estimate_placed(context: Context, chip: Chip) -> StepTime:
         rows, seconds = [alone], alone.seconds
     elif predicted:
         fusing = Fusing(chip, context, program.entry)
-        us, rows = fusing.price(), fusing.rows
+        seconds, rows = fusing.price() / 1e6, fusing.rows
         notes += fusing.pallas.notes
-        timed_ones = [k for k, row in enumerate(rows) if not row.unpriced and row.op != "copy"]
-        if len(timed_ones) == 1 and all(row.runs <= 1 for row in rows):  # a lone kernel has nothing to start beside
-            more = max(0.0, chip["alone"]["launch_us"] + chip["alone"]["hbm_us"] - chip.kernel["near_launch_us"])
-            rows[timed_ones[0]], us = begun_later(rows[timed_ones[0]], more), us + more
-        seconds = us / 1e6
     else:
         schedule = Schedule(context, chip)
         schedule.run(program.entry, 1)

@@ -262,10 +262,10 @@ class Fusing(Placed):
             work.again += self.read_again(member)
             if self.number[name] < last and (copied := self._turned_first(member, work, share)):
                 turned, starts = turned + copied, starts + 1
-            starts += kind != "reduce" == of
             if of == "gather" and operands and across_lanes(member, operands[0]):
                 work.moved[HBM] += operands[0].megabytes  # type: ignore[assignment]
                 work.rotations += share * operands[0].elements / REGISTER
+            starts += kind != "reduce" == of
         if kind in WRITES_IN_PLACE and len(op.operands) > WRITES_IN_PLACE[kind]:
             update = self.tiles.get(op.operands[WRITES_IN_PLACE[kind]], result)
             written = written if op.operands[0] in self.through else min(written, update.megabytes)

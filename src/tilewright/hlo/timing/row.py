@@ -130,11 +130,6 @@ def timed(chip: Chip, op: Operation, run: Run, source: str = "", start: float = 
     )
 
 
-def begun_later(row: TimeRow, us: float) -> TimeRow:
-    """The row with ``us`` more before its first byte arrives."""
-    return replace(row, seconds=row.seconds + us / 1e6)
-
-
 def rest_of_transfers(chip: Chip, rows: Sequence[TimeRow], seconds: float) -> TimeRow | None:
     """The row of what HBM still has to pass when all else is done, None where nothing is left.
 
