@@ -288,17 +288,12 @@ class Kernels:
     def _gathered(self, op: Operation, operands: Sequence[tuple[int, Tiles]], results: Sequence[Tiles]) -> Run:
         """A kernel of the SparseCores: a row of its results for each of its indices, priced as gathers are."""
         lists = [t for k, t in operands if len(t.shape) == 1 and op.operand_shapes[k].startswith(("s32[", "u32["))]
-        tables = [prod(tiles.shape) for tiles in lists]
+        rows = max((prod(tiles.shape) for tiles in lists), default=0)
         # they lie without tiles there: no lane is padding
         written = sum(prod(t.shape) * t.megabytes / max(1, t.elements) for t in results)
-        rows, words = max(tables, default=0), sum(prod(t.shape) for t in results)
-        sparse = self.chip.mechanisms.get("sparse")
-        if not rows or not written or sparse is None:
+        if not rows or not written or "sparse" not in self.chip.mechanisms:
             raise NoTime("a kernel of the SparseCores that takes no indices: no mechanism for it was measured")
-        # rows of 16 bits were timed, and cost what as many words of 32 bits do
-        by_rows = rows * sparse["row_ns"] / 1e3 * min(1.0, 2 * words / rows / sparse["narrowest_bytes"])
-        us = sparse["launch_us"] + max(by_rows, self.chip.stream_us(2 * written))
-        each = count_text(rows)
+        us, each = self.chip.sparse_us(rows, written / rows, written), count_text(rows)
         note = f"kernel: of the SparseCores, {each} rows gathered and written; what else it computes is not known"
         return Run(us, "sparsecore", 2 * written, lane="sparsecore", measured=False, notes=note)
 
