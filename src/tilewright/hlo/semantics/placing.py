@@ -26,8 +26,8 @@ from tilewright.hlo.semantics.collectives import read_in_part
 from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.semantics.dims import product_sizes
 from tilewright.hlo.semantics.fusions import Fusions, is_turned
-from tilewright.hlo.semantics.tiles import MEGA, Tiles
-from tilewright.targets import Target
+from tilewright.hlo.semantics.tiles import MEGA, Tiles, near_bytes
+from tilewright.targets import Target, TimeConstants
 
 _SAME = frozenset({"bitcast", "convert", "reshape", "transpose"})
 """Operations whose result is their operand in another type or form."""
@@ -56,8 +56,8 @@ def across_lanes(op: Operation, table: Tiles) -> bool:
 class Placed:
     """The kernels that one computation of a StableHLO program will become, and where their arrays lie.
 
-    ``near_mb``: megabytes of vector memory for what is alive; ``early_mb``: of the largest argument that is brought in
-    between calls; ``near_bytes``: of the memory near the core.
+    ``constants`` say how many megabytes of vector memory there are for what is alive (``near_result_mb``), and how large
+    an argument may be that is brought in between calls (``between_calls_mb``).
 
     =================  ===========================================================================================
     ``tiles``          an operation's name -> its result as it lies in memory; ``broken``: why it cannot be read
@@ -69,13 +69,7 @@ class Placed:
     """
 
     def __init__(
-        self,
-        context: Context,
-        computation: Computation,
-        captured: set[str],
-        near_mb: float,
-        early_mb: float,
-        near_bytes: int,
+        self, context: Context, computation: Computation, captured: set[str], constants: TimeConstants
     ) -> None:
         self.context, self.computation, self.captured = context, computation, captured
         fusions = Fusions(context, computation, self.captured, written=True)
@@ -107,11 +101,11 @@ class Placed:
         self.joined = self._second_results()
         sized = (name for name in self._brought_in() if name in self.arguments and name in self.tiles)
         largest = max(sized, key=lambda name: self.tiles[name].megabytes, default="")
-        fits = largest and self.tiles[largest].megabytes <= early_mb
+        fits = largest and self.tiles[largest].megabytes <= constants["between_calls_mb"]
         self.prefetched = largest if fits and computation.entry else ""
-        self.near = self._stay_near(kernels, near_mb, near_bytes)
+        self.near = self._stay_near(kernels, constants["near_result_mb"])
 
-    def _stay_near(self, kernels: Sequence[Operation], room: float, near_bytes: int) -> set[str]:
+    def _stay_near(self, kernels: Sequence[Operation], room: float) -> set[str]:
         """What lies in vector memory from where it is written to where it was last read, as far as there is room.
 
         An argument brought in between calls takes its part until then; what a loop carries has what the others leave.
@@ -123,8 +117,8 @@ class Placed:
         near, alive = set[str](), list[tuple[int, float]]()
         machine = self.context.chip
         vmem = machine.memory("vmem") if machine is not None else None
-        if self.prefetched and vmem is not None:
-            left = max(0.0, near_bytes / MEGA - size[self.prefetched] - vmem.kernel_bytes / MEGA)
+        if self.prefetched and machine is not None and vmem is not None:
+            left = max(0.0, near_bytes(machine) / MEGA - size[self.prefetched] - vmem.kernel_bytes / MEGA)
             alive.append((last.get(self.prefetched, -1), max(0.0, room - left)))
             room -= alive[0][1]
         carried = [op.name for op in self.operations if op.opcode == "parameter"]

@@ -149,12 +149,11 @@ def _broadcast(c: TimeConstants, operand: Tiles, result: Tiles, dim: int) -> Run
     if result.role(dim) == "lanes":
         starts += c["cross_us"]
         compute += _us(result.count / result.grid[-1], c["cross_ns"])
-    if result.shape[0] > 1 and operand.order(dim) != result.order(dim):
+    if operand.order(dim) != result.order(dim):
         relayout += c["order_us"] + _us(operand.count, c["order_ops"] * c["op_ns"])
     if len(result.shape) == 3 and result.shape[0] == 1 and result.shape[2] > 128:
-        relayout += c["second_us"] + _us(
-            operand.count, c["add_major_ops"] * c["op_ns"] + c["sum_major_shifts"] * c["shift_ns"]
-        )
+        sums = c["add_major_ops"] * c["op_ns"] + c["sum_major_shifts"] * c["shift_ns"]
+        relayout += c["second_us"] + _us(operand.count, sums)
     one = starts, result.megabytes / c["stream_mb_per_us"] / c["write_share"], compute
     windows = max(compute, result.count / WINDOW_TILES * c["window_us"])
     many = starts, result.megabytes / c["windows_write_mb_per_us"], windows
@@ -168,7 +167,8 @@ def _concatenate(c: TimeConstants, operands: Sequence[Tiles], result: Tiles, dim
     """``operands`` joined along ``dim``; operands whose dims stand in another order are copied first."""
     if result.one_small_tile:
         return Run(c["one_tile_us"] + c["hbm_us"], "latency")
-    turned = [operand for operand in operands if _order_differs(operand, result)]
+    order = [d for d in result.minor_to_major if result.shape[d] > 1]
+    turned = [each for each in operands if [d for d in each.minor_to_major if result.shape[d] > 1] != order]
     role = result.role(dim)
     compute, lanes = _us(result.count, c["turn_ns" if role == "sublanes" else "shift_ns"]), role == "lanes"
     copied = sum(operand.megabytes for operand in turned)
@@ -179,17 +179,6 @@ def _concatenate(c: TimeConstants, operands: Sequence[Tiles], result: Tiles, dim
     many = starts, megabytes / c["stream_mb_per_us"], windows
     fits = min(1.0, c["small_window_mb"] / megabytes)
     return _passed(c, (starts, megabytes / c["join_mb_per_us"], compute), fits, many, relayout)
-
-
-def _proper(sizes: Tiles, order: Tiles) -> list[int]:
-    """The dims of ``order``, minor first, along which ``sizes`` has more than one element."""
-    return [d for d in order.minor_to_major if sizes.shape[d] > 1]
-
-
-def _order_differs(operand: Tiles, result: Tiles) -> bool:
-    sublane, wanted = operand.minor_to_major[1], result.minor_to_major[1]
-    turned = sublane != wanted and operand.shape[sublane] > 1 and result.shape[wanted] > 1
-    return turned or _proper(operand, operand) != _proper(operand, result)
 
 
 # Reductions over one dim: adds along lanes need rotations, adds along sublanes and tiles are chains of vector adds.
@@ -259,12 +248,8 @@ def _reshape(c: TimeConstants, operand: Tiles, result: Tiles) -> Run:
         return _copy(c, megabytes, result)
     rows = a * -(-b // 8) * -(-width // 128)
     columns, merged = b * -(-width // 8) * -(-a // 128), -(-b * width // 8) * -(-a // 128)
-    starts, stream, relayout, merge = (
-        c["launch_us"] + c["hbm_us"],
-        megabytes / c["stream_mb_per_us"],
-        0.0,
-        c["merge_ops"] * c["op_ns"],
-    )
+    starts, stream = c["launch_us"] + c["hbm_us"], megabytes / c["stream_mb_per_us"]
+    relayout, merge = 0.0, c["merge_ops"] * c["op_ns"]
     # the compiler keeps ``a`` in the lanes where it lies there already, or where that makes fewer tiles
     if order == (0, 2, 1) or (order in ((1, 0, 2), (1, 2, 0), (0, 1, 2)) and rows / columns >= 2.1):
         if order != (0, 2, 1):
@@ -304,12 +289,7 @@ def _piece_ns(c: TimeConstants, operand: Tiles) -> float:
 
 
 def _product(
-    c: TimeConstants,
-    operands: Sequence[Tiles],
-    result: Tiles,
-    sizes: tuple[int, int, int, int],
-    matrix: float,
-    deep_lanes: bool,
+    c: TimeConstants, operands: Sequence[Tiles], result: Tiles, sizes: Sequence[int], matrix: float, deep_lanes: bool
 ) -> Run:
     """Products [rows, depth] x [depth, columns]; ``sizes`` = (batch, rows, columns, depth).
 

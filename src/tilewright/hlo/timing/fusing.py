@@ -62,8 +62,7 @@ class Fusing(Placed):
 
     def __init__(self, chip: Chip, context: Context, computation: Computation, outer: Fusing | None = None) -> None:
         captured = outer.captured if outer else captured_names(context.program)
-        near_mb, early_mb = (chip.kernel[name] for name in ("near_result_mb", "between_calls_mb"))
-        super().__init__(context, computation, captured, near_mb, early_mb, chip.near_bytes)
+        super().__init__(context, computation, captured, chip.kernel)
         self.chip = chip
         self.pallas: Kernels = outer.pallas if outer else Kernels(context, chip)
         self.begun = False  # whether a kernel has run, beside which arguments can come in

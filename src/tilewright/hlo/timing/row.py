@@ -9,14 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from tilewright.errors import UnsupportedError
 from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.opcodes import PRODUCTS
 from tilewright.hlo.program import Operation
 from tilewright.hlo.semantics.dims import product_flops
-from tilewright.hlo.semantics.tiles import MEGA, Tiles
+from tilewright.hlo.semantics.tiles import MEGA, Tiles, near_bytes
 from tilewright.hlo.timing.chip import Chip
 from tilewright.hlo.timing.step import TimeRow
 from tilewright.hlo.timing.work import HBM, SORTS, Work
@@ -92,7 +92,7 @@ def timed(chip: Chip, op: Operation, run: Run, source: str = "", start: float = 
     of its kind is claimed only for types, sizes and bounds that were measured.
     """
     constants = chip[run.kind]
-    resident = run.resident if run.resident * MEGA <= chip.near_bytes else 0.0
+    resident = run.resident if run.resident * MEGA <= near_bytes(chip.machine) else 0.0
     far = round((run.megabytes + run.resident - resident) * MEGA) * runs
     flops = sum(run.flops.values()) * runs
     least = {
@@ -143,13 +143,7 @@ def rest_of_transfers(chip: Chip, rows: Sequence[TimeRow], seconds: float) -> Ti
 
 
 def untimed(
-    op: Operation,
-    reason: str,
-    source: str,
-    start: float,
-    runs: int = 1,
-    operands: Sequence[Tiles] = (),
-    results: Sequence[Tiles] = (),
+    op: Operation, reason: str, source: str, start: float, runs: int, operands: list[Tiles], results: list[Tiles]
 ) -> TimeRow:
     """The row of an operation that has no time, and why.
 

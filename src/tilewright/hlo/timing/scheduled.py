@@ -354,7 +354,7 @@ class Schedule:
         work.steps = windows.count - 1
         for tiles, megabytes in [*((tiles, read[k]) for k, tiles in operands), *zip(results, written)]:
             work.moved[tiles.space] += megabytes  # type: ignore[assignment]
-        work.scalar = not windows.known and work.moved[HBM] < SCALAR_MB and all(not tiles.shape for tiles in results)
+        work.scalar = not windows.counts and work.moved[HBM] < SCALAR_MB and all(not tiles.shape for tiles in results)
         run = self._priced(op, name, work)
         if hosted := work.moved[HOST]:
             return replace(run, us=max(run.us, self._host_us(hosted)), bound="host", lane="host", measured=False)

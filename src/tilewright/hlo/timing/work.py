@@ -102,19 +102,18 @@ class Work:
         parts = ("registers", "transcendental", "rotations")
         return replace(self, **{part: getattr(self, part) * share for part in parts})
 
-    def vector_us(self, constants: TimeConstants) -> float:
-        """Microseconds of the vector unit; its slots for arithmetic and for transcendentals work side by side."""
-        arithmetic = self.registers * constants["vector_ns"]
-        special = self.transcendental * constants["transcendental_ns"]
-        return (max(arithmetic, special) + self.rotations * constants["rotation_ns"]) / 1e3
-
     def rows_us(self, constants: TimeConstants) -> float:
         """Microseconds of rows and elements that are gathered or scattered one by one, or by SparseCores."""
         return self.sparse_us + self.rows * constants["gather_row_us"] + self.elements * constants["gather_element_us"]
 
     def parts(self, constants: TimeConstants, stream_us: Callable[[float], float]) -> dict[str, float]:
-        """Bound -> microseconds that the unit alone needs; ``stream_us``: those of megabytes through HBM."""
-        vector, near = self.vector_us(constants), self.moved[NEAR] / constants["near_mb_per_us"]
+        """Bound -> microseconds that the unit alone needs; ``stream_us``: those of megabytes through HBM.
+
+        The vector unit's slots for arithmetic and for transcendentals work side by side.
+        """
+        slots = self.registers * constants["vector_ns"], self.transcendental * constants["transcendental_ns"]
+        vector = (max(slots) + self.rotations * constants["rotation_ns"]) / 1e3
+        near = self.moved[NEAR] / constants["near_mb_per_us"]
         stream = stream_us(self.moved[HBM] + constants["restreamed"] * self.again)
         if self.moved[COMMON] and constants["common_mb_per_us"]:
             stream = max(stream, self.moved[COMMON] / constants["common_mb_per_us"])
@@ -220,7 +219,6 @@ class Windows:
     """
 
     counts: tuple[int, ...] = ()
-    known: bool = False
     groups: int = 1
     visited: float = 1.0
 
@@ -234,8 +232,8 @@ class Windows:
         counts = tuple(max(1, int(number)) for number in _NUMBER.findall(match[1]))
         if (mask := _MASKED.search(config)) and max(dims := (int(mask[1]), int(mask[2]))) < len(counts) == 5:
             groups, blocks = (counts[dim] for dim in dims)
-            return cls((counts[0], counts[2], counts[4]), True, groups, (groups + blocks - 1) / (groups * blocks))
-        return cls(counts, True)
+            return cls((counts[0], counts[2], counts[4]), groups, (groups + blocks - 1) / (groups * blocks))
+        return cls(counts)
 
     @property
     def count(self) -> int:
