@@ -56,8 +56,8 @@ def across_lanes(op: Operation, table: Tiles) -> bool:
 class Placed:
     """The kernels that one computation of a StableHLO program will become, and where their arrays lie.
 
-    ``constants`` say how many megabytes of vector memory there are for what is alive (``near_result_mb``), and how large
-    an argument may be that is brought in between calls (``between_calls_mb``).
+    ``constants`` say how many megabytes of vector memory there are for what is alive (``near_result_mb``), how large
+    an argument is at most that is brought in between calls (``between_calls_mb``).
 
     =================  ===========================================================================================
     ``tiles``          an operation's name -> its result as it lies in memory; ``broken``: why it cannot be read
