@@ -41,7 +41,7 @@ from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.timing.chip import Chip, chip_of
 from tilewright.hlo.timing.row import NOT_HIDDEN, Run
 from tilewright.hlo.timing.scheduled import Schedule
-from tilewright.hlo.timing.work import COMMON, FIRST_WINDOW, HBM, NEAR, Work
+from tilewright.hlo.timing.work import COMMON, FIRST_WINDOW, HBM, NEAR, SCALAR_MB, Work
 from tilewright.targets import TimeConstants, target
 from tilewright.targets.chips import TIME, Seen, common_time
 
@@ -140,7 +140,7 @@ def counted(item: tuple[str, str, float, str]) -> Counted:
             (
                 *(runs, work.matrix_us * chip.kernel["efficiency"], far, work.again, near, common),
                 *(work.registers, *each, work.transcendental, work.rotations, work.rows, work.elements),
-                *(work.steps + 1, work.scalar, work.link_us),
+                *(work.steps + 1, work.scalar and far < SCALAR_MB, work.link_us),
                 1e12 * far / chip.hbm_peak,
             )
         )

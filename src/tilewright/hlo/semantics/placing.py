@@ -246,8 +246,6 @@ class Placed:
             return 0.0
         batch, rows, columns, _ = dims
         left, right = (tiles.megabytes / batch for tiles in operands[:2])
-        if min(left, right) <= _BLOCK_MB:
-            return 0.0
         cut = left * (columns / _BLOCK - 1) + right * (rows / _BLOCK - 1)
         whole = min(left * (right / _BLOCK_MB - 1), right * (left / _BLOCK_MB - 1))
         return batch * max(0.0, min(cut, whole))
@@ -280,7 +278,7 @@ class GroupedBlocks(NamedTuple):
         groups = result.shape[0] if summed else prod(operands[2].shape[-1:])
         left, right = (1e6 * tiles.megabytes / max(1, tiles.elements) for tiles in operands[:2])
         masked = machine.compiler_masks_groups and not is_turned(op)
-        room, step = vmem.kernel_bytes - _KEPT_FREE, side
+        room = vmem.kernel_bytes - _KEPT_FREE
 
         def largest(size: int, fixed: float, each: float) -> int:
             fitting = int((room - fixed - 1) / each) // side * side
@@ -295,14 +293,13 @@ class GroupedBlocks(NamedTuple):
             lanes, widest = -(-columns // _LANES), _MASKED_WEIGHTS / depth / right
             fitting = (lanes // n * _LANES for n in range(1, lanes + 1) if lanes % n == 0)
             high, wide = 0, next((width for width in fitting if width <= widest), _LANES)
-            step = side // 2 if side * depth * left > vmem.kernel_bytes / 16 else side
         elif summed:
             high = largest(rows, 2 * side * side * right, 2 * side * left + 16 * side)
             wide = largest(columns, 2 * side * high * left, 2 * side * right + 16 * high)
         else:
             high, wide = 0, largest(columns, 2 * side * depth * left, 2 * depth * right + 16 * side)
         across, down = -(-columns // wide), -(-rows // high) if high else 1
-        blocks = -(-(depth if summed else rows) // step) + groups - 1
-        shape = (down * high, across * wide, blocks * step) if summed else (blocks * step, across * wide, depth)
+        blocks = -(-(depth if summed else rows) // side) + groups - 1
+        shape = (down * high, across * wide, blocks * side) if summed else (blocks * side, across * wide, depth)
         again = operands[0].megabytes * (across - 1) + operands[1].megabytes * (down - 1)
         return cls(shape, summed and not masked, again, across * down * blocks if masked else 1)

@@ -56,11 +56,6 @@ class Tiles:
         """Whether the tile has fewer than the 8 sublanes of a whole register."""
         return len(self.tile) < 2 or self.tile[0] != 8
 
-    @property
-    def one_small_tile(self) -> bool:
-        """Whether the whole array is one tile of two sublanes (512 bytes)."""
-        return self.count == 1 and self.tile[:1] == (2,)
-
     def role(self, dim: int) -> str:
         """Where a logical dim lies: in ``lanes``, in ``sublanes`` or ``major`` of both."""
         return ("lanes", "sublanes", "major")[min(2, self.minor_to_major.index(dim))]

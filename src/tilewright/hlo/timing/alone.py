@@ -18,7 +18,7 @@ from tilewright.hlo.program import Operation
 from tilewright.hlo.semantics.dims import matrix_type, product_sizes
 from tilewright.hlo.semantics.tiles import Tiles
 from tilewright.hlo.timing.row import Run
-from tilewright.hlo.timing.work import REGISTER_MB, matrix_us, passes_of
+from tilewright.hlo.timing.work import REGISTER_MB, matrix_us
 from tilewright.targets import TimeConstants
 
 WINDOW_TILES = 128
@@ -27,7 +27,6 @@ _SHORT = 0.5
 """Share of the time of a rotated piece that one of at most 32 lanes takes."""
 _ENDS = 3
 """Drains that the work and the stream of a long product do not hide from each other, at most."""
-_ROW_MAJOR = (2, 1, 0)
 _MEASURED = DOTS | {"exponential", "transpose", "broadcast", "concatenate", "reduce", "reshape"}
 
 
@@ -70,8 +69,8 @@ def _kind_and_run(
     depth_dims = (op.integers("lhs_contracting_dims") or (1,))[0], (op.integers("rhs_contracting_dims") or (0,))[0]
     larger, along = max(zip(operands[:2], depth_dims, strict=True), key=lambda each: each[0].megabytes)
     fill = None if sizes[0] > 1 else 0.0  # the squares of one product load while rows pass those before them
-    matrix = sizes[0] * matrix_us(mechanisms["kernel"], *sizes[1:], fill) / c["efficiency"]
-    matrix *= passes_of(mechanisms["kernel"], op)
+    share = mechanisms["kernel"]["efficiency"] / c["efficiency"]
+    matrix = sizes[0] * matrix_us(mechanisms["kernel"], op, *sizes[1:], fill) * share
     run = _product(c, operands, result, sizes, matrix, larger.minor_to_major[:1] == (along,))
     run.flops, run.depth, run.lane = {matrix_type(op): 2 * prod(sizes)}, sizes[-1], "matrix"
     return kind, run
@@ -120,9 +119,9 @@ def _copy(c: TimeConstants, megabytes: float, result: Tiles) -> Run:
 
     It goes over to windows earlier than what computes, but where its tiles are a quarter of a register.
     """
-    if result.one_small_tile:
-        return Run(c["one_tile_us"], "latency")
     quarters, stream = result.tile[:1] == (2,), megabytes / c["stream_mb_per_us"]
+    if quarters and result.count == 1:
+        return Run(c["one_tile_us"], "latency")
     fits = min(1.0, c["window_mb" if quarters else "copy_window_mb"] / megabytes)
     one = _from_hbm(c, megabytes * fits), stream, _us(result.count, c["shuffle_ns"]) if result.small_tile else 0.0
     return _passed(c, one, fits, (c["windows_us"], stream, 0.0))
@@ -165,7 +164,7 @@ def _broadcast(c: TimeConstants, operand: Tiles, result: Tiles, dim: int) -> Run
 
 def _concatenate(c: TimeConstants, operands: Sequence[Tiles], result: Tiles, dim: int) -> Run:
     """``operands`` joined along ``dim``; operands whose dims stand in another order are copied first."""
-    if result.one_small_tile:
+    if result.tile[:1] == (2,) and result.count == 1:
         return Run(c["one_tile_us"] + c["hbm_us"], "latency")
     order = [d for d in result.minor_to_major if result.shape[d] > 1]
     turned = [each for each in operands if [d for d in each.minor_to_major if result.shape[d] > 1] != order]
@@ -260,7 +259,7 @@ def _reshape(c: TimeConstants, operand: Tiles, result: Tiles) -> Run:
             relayout += (c["second_us"] if width % 8 else 0.0) + _us(merged, 3 * c["cross_ns"])
         return _waits(starts + max(stream, relayout), latency=starts, hbm=stream, relayout=relayout)
     starts += c["cross_us"]
-    if order != _ROW_MAJOR:
+    if order != (2, 1, 0):
         relayout += c["second_us"] + _us(rows, c["turn_row_shifts"] * c["shift_ns"])
     rotate = _us(a * b * -(-width // 128), _piece_ns(c, operand)) + _us(result.count, merge)
     whole = starts + relayout + max(rotate, stream)

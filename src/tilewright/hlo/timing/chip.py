@@ -12,7 +12,6 @@ from tilewright.errors import UnsupportedError, UsageError
 from tilewright.hlo.program import Operation
 from tilewright.hlo.semantics.tiles import MEGA, near_bytes
 from tilewright.hlo.timing.links import Torus
-from tilewright.hlo.timing.work import matrix_us
 from tilewright.targets import Target, TimeConstants, target
 
 _NEAR = ("near_", "common_")
@@ -104,10 +103,6 @@ class Chip:
         """Microseconds of a gather by SparseCores, and its megabytes: rows (``taken``), indices read, rows written."""
         beside = taken + 4e-6 * rows * max(1, len(op.integers("start_index_map")))
         return self.sparse_us(rows, taken / max(1, rows), beside), taken + beside
-
-    def matrix_us(self, rows: int, columns: int, depth: int) -> float:
-        """Microseconds of one product on the matrix unit."""
-        return matrix_us(self.kernel, rows, columns, depth) / self.kernel["efficiency"]
 
 
 def chip_of(machine: Target) -> Chip:

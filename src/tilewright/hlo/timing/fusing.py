@@ -26,18 +26,7 @@ from tilewright.hlo.timing.chip import Chip
 from tilewright.hlo.timing.kernels import TARGET, Kernels
 from tilewright.hlo.timing.row import NoTime, Run, flops_of, run_of, timed, untimed
 from tilewright.hlo.timing.step import TimeRow
-from tilewright.hlo.timing.work import (
-    COMMON,
-    HBM,
-    LANES,
-    NEAR,
-    REGISTER,
-    SCALAR_MB,
-    SORTS,
-    Work,
-    add_operation,
-    passes_of,
-)
+from tilewright.hlo.timing.work import COMMON, HBM, NEAR, REGISTER, SORTS, Work, add_operation, matrix_us
 
 _WITH_BODIES = SORTS | COLLECTIVES | {"reduce", "reduce-window", "scatter", "select-and-scatter", "map"}
 """Operations whose kernel is known beside the computation that they call."""
@@ -207,8 +196,8 @@ class Fusing(Placed):
         points, stages = max(tiles.elements for tiles in (self.tiles[op.name], *self.operand_tiles(op))), 0
         for length in op.integers("fft_length"):
             while length > 1:
-                factor = next((n for n in range(min(length, LANES), 1, -1) if length % n == 0), length)
-                work.matrix_us += 4 * self.chip.matrix_us(points // factor, factor, factor)
+                factor = next((n for n in range(min(length, 128), 1, -1) if length % n == 0), length)
+                work.matrix_us += 4 * matrix_us(self.chip.kernel, op, points // factor, factor, factor)
                 work.products["bf16"] += 8 * points * factor
                 length, stages = length // factor, stages + 1
         work.registers += stages * _TWIDDLES * points / REGISTER
@@ -239,8 +228,8 @@ class Fusing(Placed):
                 continue
             of_groups = of == "ragged-dot"
             if of_groups and (blocks := GroupedBlocks.of(member, operands, self.tiles[name], self.chip.machine)):
-                us = self.chip.matrix_us(*blocks.shape) / (_SUMMED if blocks.sums else _GROUPED)
-                work.matrix_us += us * passes_of(self.chip.kernel, member)
+                share = _SUMMED if blocks.sums else _GROUPED
+                work.matrix_us += matrix_us(self.chip.kernel, member, *blocks.shape) / share
                 work.products[matrix_type(member)] += product_flops(member, operands, self.tiles[name]) or 0
                 work.again, work.steps = work.again + blocks.again, blocks.steps - 1
                 continue
@@ -280,7 +269,7 @@ class Fusing(Placed):
                 resident += self.tiles[name].megabytes if name == self.prefetched else 0.0
         for megabytes, memory in passing:
             work.moved[memory] += megabytes  # type: ignore[assignment]
-        work.scalar = not result.shape and work.moved[HBM] < SCALAR_MB
+        work.scalar = not result.shape
         return work, early, resident, starts
 
     def _kernel(self, op: Operation) -> tuple[Run, float]:

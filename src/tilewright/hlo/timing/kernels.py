@@ -68,10 +68,9 @@ class Step:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """One run of a kernel: microseconds, what it waits for, megabytes through HBM, its kinds of steps."""
+    """One run of a kernel: microseconds, megabytes through HBM, its kinds of steps."""
 
     us: float
-    bound: str
     megabytes: float
     steps: tuple[Step, ...]
 
@@ -120,8 +119,7 @@ def pipeline(chip: Chip, kernel: Kernel, near: Collection[int] = ()) -> Pipeline
         bound = max(parts, key=lambda unit: parts[unit])
         steps.append(Step(moment, dict(asked), moved, (matrix, vector + lanes), us, bound))
         far_all += far * moment.times
-    whole = Pipeline(constants["launch_us"] + sum(s.us * s.moment.times for s in steps), "", far_all, tuple(steps))
-    return Pipeline(whole.us, next(iter(whole.by_bound()), "latency"), far_all, whole.steps)
+    return Pipeline(constants["launch_us"] + sum(s.us * s.moment.times for s in steps), far_all, tuple(steps))
 
 
 def _units(chip: Chip, constants: TimeConstants, part: Part, cores: int) -> dict[str, float]:
@@ -238,8 +236,8 @@ class Kernels:
         products: Counter[str] = Counter()
         for (batch, rows, columns, depth, kind), count in kernel.products.items():
             products[matrix_kind(kind)] += round(2 * batch * rows * columns * depth * count * share)
-        lane = "matrix" if products else "vector"
-        return Run(us, whole.bound, far, products, lane=lane, measured=False, notes="; ".join(notes))
+        bound, lane = next(iter(whole.by_bound()), "latency"), "matrix" if products else "vector"
+        return Run(us, bound, far, products, lane=lane, measured=False, notes="; ".join(notes))
 
     def _passed(self, kernel: Kernel, numbered: dict[int, Tiles], tables: Sequence[int]) -> tuple[int, str]:
         """Trips of a loop whose length data decides. Of two kernels over the same arrays the one that takes more

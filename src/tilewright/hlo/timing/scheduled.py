@@ -29,7 +29,7 @@ from tilewright.hlo.timing.kernels import TARGET, Kernels
 from tilewright.hlo.timing.links import SLICES
 from tilewright.hlo.timing.row import NoTime, Run, run_of, timed, untimed
 from tilewright.hlo.timing.step import TimeRow
-from tilewright.hlo.timing.work import AFTER, HBM, HOST, REGISTER, SCALAR_MB, Fused, Windows, Work, add_operation
+from tilewright.hlo.timing.work import AFTER, HBM, HOST, REGISTER, Fused, Windows, Work, add_operation, matrix_us
 
 _UNPRICED = frozenset({"infeed", "outfeed", "send", "recv", "send-done", "recv-done"})
 """Operations whose other side has a speed that nobody states."""
@@ -328,7 +328,9 @@ class Schedule:
         return self.chip.sparse_us(0, 0, megabytes), megabytes
 
     def _kernel(self, op: Operation, name: str) -> Run | None:
-        operands, results = self._operands(op), self._tiles([op.shape])
+        arrays = ((k, shape) for k, shape in enumerate(op.operand_shapes) if not shape.startswith("("))
+        operands = [(k, tiles) for k, shape in arrays for tiles in self._tiles([shape])]
+        results = self._tiles([op.shape])
         work, windows = Work(), Windows.of(op)
         name = "top-k" if _is_top(op) else name
         read, written = self.demand.border(op)
@@ -354,7 +356,7 @@ class Schedule:
         work.steps = windows.count - 1
         for tiles, megabytes in [*((tiles, read[k]) for k, tiles in operands), *zip(results, written)]:
             work.moved[tiles.space] += megabytes  # type: ignore[assignment]
-        work.scalar = not windows.counts and work.moved[HBM] < SCALAR_MB and all(not tiles.shape for tiles in results)
+        work.scalar = not windows.counts and all(not tiles.shape for tiles in results)
         run = self._priced(op, name, work)
         if hosted := work.moved[HOST]:
             return replace(run, us=max(run.us, self._host_us(hosted)), bound="host", lane="host", measured=False)
@@ -365,11 +367,6 @@ class Schedule:
         if far := work.moved[HBM]:
             self.hbm_free = max(self.hbm_free, self.now) + self.chip.stream_us(far)
         return run_of(self.chip, name, work)
-
-    def _operands(self, op: Operation) -> list[tuple[int, Tiles]]:
-        """The operands that are arrays, by their number."""
-        arrays = ((k, shape) for k, shape in enumerate(op.operand_shapes) if not shape.startswith("("))
-        return [(k, tiles) for k, shape in arrays for tiles in self._tiles([shape])]
 
     def _unfused(self, work: Work, op: Operation, name: str, operands: list[Tiles], results: list[Tiles]) -> None:
         """An operation outside a fusion; a copy or transpose that changes the minor dim turns every register."""
@@ -429,7 +426,7 @@ class Schedule:
         scores, values = operands[:2]
         *batches, rows, depth = scores.shape
         batch = prod(batches)
-        work.matrix_us += batch * self.chip.matrix_us(rows, values.shape[-1], depth)
+        work.matrix_us += batch * matrix_us(self.chip.kernel, op, rows, values.shape[-1], depth)
         work.products["bf16"] += 2 * batch * rows * depth * values.shape[-1]
         work.transcendental += scores.elements / REGISTER
         work.registers += 6 * scores.elements / REGISTER

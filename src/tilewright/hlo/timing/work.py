@@ -31,13 +31,15 @@ REGISTER_MB = 0.002048
 """Megabytes of one tile (8, 128) of a type of two bytes."""
 
 
-def matrix_us(constants: TimeConstants, rows: int, columns: int, depth: int, fill: float | None = None) -> float:
+def matrix_us(
+    constants: TimeConstants, op: Operation, rows: int, columns: int, depth: int, fill: float | None = None
+) -> float:
     """Microseconds of passes: squares of ``side`` x ``side`` weights; each streams rows, at least ``fill`` sides.
 
-    The operand that makes fewer passes stands still. ``rows_per_cycle``, ``units`` and ``ghz`` are the chip's, and so
-    is ``fill`` (``fill_rows``) unless it is given.
+    The operand that makes fewer passes stands still. As many times as long as of bfloat16 takes ``op``, with its passes
+    of float32 or at its type's quicker rate. ``fill`` is the chip's (``fill_rows``) unless it is given.
     """
-    side = int(constants["side"])
+    side, kind = int(constants["side"]), matrix_type(op)
     least = side * (constants["fill_rows"] if fill is None else fill)
 
     def passes(streamed: int, still: int) -> float:
@@ -45,16 +47,11 @@ def matrix_us(constants: TimeConstants, rows: int, columns: int, depth: int, fil
         return squares * max(-(-streamed // 8) * 8, least)
 
     cycles = min(passes(rows, columns), passes(columns, rows)) / constants["rows_per_cycle"] / constants["units"]
-    return cycles / constants["ghz"] / 1e3
+    times = matrix_passes(op) if kind == "bf16" else 1 / constants[f"{kind}_rate"]
+    return cycles / constants["ghz"] / 1e3 / constants["efficiency"] * times
 
 
-def passes_of(constants: TimeConstants, op: Operation) -> float:
-    """How many times as long as one of bfloat16 a product takes: passes of float32, or the quicker ones of its type."""
-    kind = matrix_type(op)
-    return matrix_passes(op) if kind == "bf16" else 1 / constants[f"{kind}_rate"]
-
-
-REGISTER, LANES = 1024, 128
+REGISTER = 1024
 """Elements of a vector register: 8 sublanes of 128 lanes."""
 
 SORTS = frozenset({"sort", "top-k", "topk"})
@@ -86,7 +83,7 @@ class Work:
     moved: Counter[int] = field(default_factory=Counter)  # memory (HBM, NEAR ...) -> megabytes, each array once
     again: float = 0.0  # megabytes of HBM that a product's windows read once more
     steps: int = 0  # from one window of its arrays to the next
-    scalar: bool = False  # whether it makes one number, on the scalar core
+    scalar: bool = False  # whether it makes one number: on the scalar core, if it touches no HBM
 
     def include(self, other: Work) -> None:
         """Add what ``other`` asks for."""
@@ -126,9 +123,10 @@ class Work:
 
     def latency(self, constants: TimeConstants, hbm_us: float) -> float:
         """Microseconds that nothing hides: the start, the first and the last window, the steps between windows."""
-        if self.scalar:
+        streams = self.moved[HBM] >= SCALAR_MB
+        if self.scalar and not streams:
             return constants["scalar_us"]
-        start = constants["launch_us" if self.moved[HBM] > SCALAR_MB else "near_launch_us"]
+        start = constants["launch_us" if streams else "near_launch_us"]
         return start + hbm_us * FIRST_WINDOW / (self.steps + 1) + self.steps * constants["step_us"]
 
 
@@ -178,8 +176,7 @@ def add_operation(
         if batch > 1 and 1 in (height, columns):  # a product and a sum of the vector unit
             work.registers += batch * height * columns * depth * each * (1 + constants["sum_ops"])
             return
-        us = batch * matrix_us(constants, height, columns, depth) / constants["efficiency"]
-        work.matrix_us += us * passes_of(constants, op)
+        work.matrix_us += batch * matrix_us(constants, op, height, columns, depth)
     elif name in ("gather", "scatter"):
         rows = gathered_rows(op, operands[1] if len(operands) > 1 else result, result)
         sizes = op.integers("slice_sizes")
