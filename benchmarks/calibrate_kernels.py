@@ -41,7 +41,7 @@ from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.timing.chip import Chip, chip_of
 from tilewright.hlo.timing.row import NOT_HIDDEN, Run
 from tilewright.hlo.timing.scheduled import Schedule
-from tilewright.hlo.timing.work import FIRST_WINDOW, Asked
+from tilewright.hlo.timing.work import COMMON, FIRST_WINDOW, HBM, NEAR, SCALAR_MB, Work
 from tilewright.targets import TimeConstants, target
 from tilewright.targets.chips import TIME, Seen, common_time
 
@@ -113,9 +113,9 @@ class Counted:
 class _Counting(Schedule):
     """A schedule that writes down what its kernels ask."""
 
-    def _priced(self, op: Operation, name: str, asked: Asked) -> Run:
-        run = super()._priced(op, name, asked)
-        self.asked.append((self.place[1], asked, run.us))
+    def _priced(self, op: Operation, name: str, work: Work) -> Run:
+        run = super()._priced(op, name, work)
+        self.asked.append((self.place[1], work, run.us))
         return run
 
 
@@ -133,15 +133,15 @@ def counted(item: tuple[str, str, float, str]) -> Counted:
         row.lacking = str(error)
         return row
     lines = []
-    for k, (runs, asked, _) in enumerate(plain[1]):
-        work, windows = asked.work, asked.windows
-        each = [run[1][k][1].work.registers - work.registers for run in classes]
+    for k, (runs, work, _) in enumerate(plain[1]):
+        far, near, common = (work.moved[memory] for memory in (HBM, NEAR, COMMON))
+        each = [run[1][k][1].registers - work.registers for run in classes]
         lines.append(
             (
-                *(runs, work.matrix_us * chip.kernel["efficiency"], asked.far, asked.again, asked.near, asked.common),
+                *(runs, work.matrix_us * chip.kernel["efficiency"], far, work.again, near, common),
                 *(work.registers, *each, work.transcendental, work.rotations, work.rows, work.elements),
-                *(windows.count, asked.scalar, work.link_us),
-                1e12 * asked.far / chip.hbm_peak,
+                *(work.steps + 1, work.scalar and far < SCALAR_MB, work.link_us),
+                1e12 * far / chip.hbm_peak,
             )
         )
     row.kernels = np.array(lines, float).reshape(-1, len(COLUMNS))
@@ -149,7 +149,7 @@ def counted(item: tuple[str, str, float, str]) -> Counted:
     return row
 
 
-def _asked(program, chip: Chip, values: Mapping[str, float]) -> tuple[float, list[tuple[int, Asked, float]]]:
+def _asked(program, chip: Chip, values: Mapping[str, float]) -> tuple[float, list[tuple[int, Work, float]]]:
     kernel = replace(chip.kernel, values=MappingProxyType({**chip.kernel.values, **values}))
     probing = replace(chip, mechanisms=MappingProxyType({**chip.mechanisms, "kernel": kernel}))
     schedule = _Counting(Context(program, target(chip.name)), probing)

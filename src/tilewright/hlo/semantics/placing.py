@@ -26,8 +26,8 @@ from tilewright.hlo.semantics.collectives import read_in_part
 from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.semantics.dims import product_sizes
 from tilewright.hlo.semantics.fusions import Fusions, is_turned
-from tilewright.hlo.semantics.tiles import MEGA, Tiles
-from tilewright.targets import Target
+from tilewright.hlo.semantics.tiles import MEGA, Tiles, near_bytes
+from tilewright.targets import Target, TimeConstants
 
 _SAME = frozenset({"bitcast", "convert", "reshape", "transpose"})
 """Operations whose result is their operand in another type or form."""
@@ -56,46 +56,38 @@ def across_lanes(op: Operation, table: Tiles) -> bool:
 class Placed:
     """The kernels that one computation of a StableHLO program will become, and where their arrays lie.
 
-    ``near_mb``: megabytes of vector memory for what is alive; ``early_mb``: of the largest argument that is brought in
-    between calls; ``near_bytes``: of the memory near the core.
+    ``constants`` say how many megabytes of vector memory there are for what is alive (``near_result_mb``), how large
+    an argument is at most that is brought in between calls (``between_calls_mb``).
 
     =================  ===========================================================================================
     ``tiles``          an operation's name -> its result as it lies in memory; ``broken``: why it cannot be read
     ``through``        operations that are done in the kernels of others
     ``joined``         a kernel -> what it writes beside its own result
-    ``copied``         an operation -> the copies that turn its operands before it or its result behind it
+    ``kernels``        an operation -> its kernel, among the copies that turn its operands, or its result behind it
     ``near``           what lies in vector memory; ``prefetched``: the argument that was brought there between calls
     =================  ===========================================================================================
     """
 
     def __init__(
-        self,
-        context: Context,
-        computation: Computation,
-        captured: set[str],
-        near_mb: float,
-        early_mb: float,
-        near_bytes: int,
+        self, context: Context, computation: Computation, captured: set[str], constants: TimeConstants
     ) -> None:
         self.context, self.computation, self.captured = context, computation, captured
         fusions = Fusions(context, computation, self.captured, written=True)
         self.operations = [op for op in fusions.operations if op.opcode != "return"]
         self.in_softmax, self.hoisted = fusions.in_softmax, fusions.hoisted
-        self.copied = defaultdict[str, list[Operation]](list)
-        kernels = fusions.kernels()
+        self.kernels, kernels = defaultdict[str, list[Operation]](list), fusions.kernels()
         for op in kernels:
-            if op.opcode == "copy":
-                self.copied[op.name.partition(".copy")[0]].append(op)
+            self.kernels[op.name.partition(".copy")[0].removesuffix(".turned")].append(op)
         self.by_name = {op.name: op for op in self.operations}
         self.in_part = read_in_part(self.operations)
         self.number = {op.name: k for k, op in enumerate(self.operations)}
         returned = next((op.operands for op in reversed(fusions.operations) if op.opcode == "return"), ())
-        self.returned, self.times_returned = returned, Counter(returned if computation.entry else ())
+        self.returned = returned
+        for k, name in enumerate(returned if computation.entry else ()):
+            if name in self.kernels and name in returned[:k]:  # the same array is no result twice
+                copied = self.by_name[name].shape
+                self.kernels[name].append(Operation(name, "copy", copied, (name,), (copied,)))
         self.results = {part for name in returned for part in (name, name.partition("#")[0])}
-        self.leaving = set(self.results)  # and what such results are written over in place, in the same memory
-        for op in reversed(self.operations):
-            if op.name in self.leaving and op.operands and plain_opcode(op.opcode) in WRITES_IN_PLACE:
-                self.leaving.add(op.operands[0])
         self.tiles, self.broken = dict[str, Tiles](), dict[str, str]()
         narrowed = fusions.narrowed()
         for op in self.operations:
@@ -110,11 +102,11 @@ class Placed:
         self.joined = self._second_results()
         sized = (name for name in self._brought_in() if name in self.arguments and name in self.tiles)
         largest = max(sized, key=lambda name: self.tiles[name].megabytes, default="")
-        fits = largest and self.tiles[largest].megabytes <= early_mb
+        fits = largest and self.tiles[largest].megabytes <= constants["between_calls_mb"]
         self.prefetched = largest if fits and computation.entry else ""
-        self.near = self._stay_near(kernels, near_mb, near_bytes)
+        self.near = self._stay_near(kernels, constants["near_result_mb"])
 
-    def _stay_near(self, kernels: Sequence[Operation], room: float, near_bytes: int) -> set[str]:
+    def _stay_near(self, kernels: Sequence[Operation], room: float) -> set[str]:
         """What lies in vector memory from where it is written to where it was last read, as far as there is room.
 
         An argument brought in between calls takes its part until then; what a loop carries has what the others leave.
@@ -126,8 +118,8 @@ class Placed:
         near, alive = set[str](), list[tuple[int, float]]()
         machine = self.context.chip
         vmem = machine.memory("vmem") if machine is not None else None
-        if self.prefetched and vmem is not None:
-            left = max(0.0, near_bytes / MEGA - size[self.prefetched] - vmem.kernel_bytes / MEGA)
+        if self.prefetched and machine is not None and vmem is not None:
+            left = max(0.0, near_bytes(machine) / MEGA - size[self.prefetched] - vmem.kernel_bytes / MEGA)
             alive.append((last.get(self.prefetched, -1), max(0.0, room - left)))
             room -= alive[0][1]
         carried = [op.name for op in self.operations if op.opcode == "parameter"]
@@ -135,7 +127,7 @@ class Placed:
         for at, op in enumerate(kernels):
             while alive and alive[0][0] < at:
                 room += heappop(alive)[1]
-            if op.name in apart or op.name not in size or (self.computation.entry and op.name in self.leaving):
+            if op.name in apart or op.name not in size:
                 continue
             if plain_opcode(op.opcode) in WRITES_IN_PLACE and op.operands[0] in near:
                 near.add(op.name)
@@ -176,7 +168,6 @@ class Placed:
         products, sums = set[str](), set[str]()
         times = Counter(name for op in self.operations for name in dict.fromkeys(op.operands))
         wanted = {name for name, count in times.items() if count > 1}
-        beside: dict[tuple[str, int], str] = {}  # what an elementwise kernel reads and its size -> the last such kernel
         for op in self.operations:
             kind = plain_opcode(op.opcode)
             if op.name in self.through or op.name not in self.tiles or kind in TAKES_NO_TIME:
@@ -196,10 +187,6 @@ class Placed:
                     kernel = ""
                 elif kernel and kind != "reduce" and (last in sums or (kernel == last and kernel not in wanted)):
                     kernel = ""  # it waits for whole rows, or is apart from what is written for it alone
-                elif not kernel and kind != "reduce":
-                    near = (beside.get((name, size), "") for name in read)
-                    kernel = max(near, key=lambda name: self.number.get(name, -1))
-                    kernel = kernel if self.number.get(kernel, -1) > self.number[last] else ""
                 if kernel and (self.tiles[kernel].elements == size or (kind == "reduce" and kernel in products)):
                     joined.setdefault(kernel, []).append(op.name)
                 elif kind != "reduce":
@@ -207,7 +194,6 @@ class Placed:
                 if kernel:
                     made_in[op.name] = kernel
                     sums |= {op.name} if kind == "reduce" else set()
-                beside |= {(name, size): kernel for name in read if kernel == op.name}
         return joined
 
     def members(self, op: Operation) -> tuple[dict[str, float], dict[str, float]]:
@@ -261,8 +247,6 @@ class Placed:
             return 0.0
         batch, rows, columns, _ = dims
         left, right = (tiles.megabytes / batch for tiles in operands[:2])
-        if min(left, right) <= _BLOCK_MB:
-            return 0.0
         cut = left * (columns / _BLOCK - 1) + right * (rows / _BLOCK - 1)
         whole = min(left * (right / _BLOCK_MB - 1), right * (left / _BLOCK_MB - 1))
         return batch * max(0.0, min(cut, whole))
@@ -295,7 +279,7 @@ class GroupedBlocks(NamedTuple):
         groups = result.shape[0] if summed else prod(operands[2].shape[-1:])
         left, right = (1e6 * tiles.megabytes / max(1, tiles.elements) for tiles in operands[:2])
         masked = machine.compiler_masks_groups and not is_turned(op)
-        room, step = vmem.kernel_bytes - _KEPT_FREE, side
+        room = vmem.kernel_bytes - _KEPT_FREE
 
         def largest(size: int, fixed: float, each: float) -> int:
             fitting = int((room - fixed - 1) / each) // side * side
@@ -310,14 +294,13 @@ class GroupedBlocks(NamedTuple):
             lanes, widest = -(-columns // _LANES), _MASKED_WEIGHTS / depth / right
             fitting = (lanes // n * _LANES for n in range(1, lanes + 1) if lanes % n == 0)
             high, wide = 0, next((width for width in fitting if width <= widest), _LANES)
-            step = side // 2 if side * depth * left > vmem.kernel_bytes / 16 else side
         elif summed:
             high = largest(rows, 2 * side * side * right, 2 * side * left + 16 * side)
             wide = largest(columns, 2 * side * high * left, 2 * side * right + 16 * high)
         else:
             high, wide = 0, largest(columns, 2 * side * depth * left, 2 * depth * right + 16 * side)
         across, down = -(-columns // wide), -(-rows // high) if high else 1
-        blocks = -(-(depth if summed else rows) // step) + groups - 1
-        shape = (down * high, across * wide, blocks * step) if summed else (blocks * step, across * wide, depth)
+        blocks = -(-(depth if summed else rows) // side) + groups - 1
+        shape = (down * high, across * wide, blocks * side) if summed else (blocks * side, across * wide, depth)
         again = operands[0].megabytes * (across - 1) + operands[1].megabytes * (down - 1)
         return cls(shape, summed and not masked, again, across * down * blocks if masked else 1)

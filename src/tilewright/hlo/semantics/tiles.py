@@ -7,9 +7,15 @@ from functools import lru_cache
 from math import prod
 
 from tilewright.layout import TensorLayout
+from tilewright.targets import Target
 
 MEGA = 1e6
 """Bytes of the megabyte that the constants are in."""
+
+
+def near_bytes(machine: Target) -> int:
+    """The largest memory near the core that keeps arguments: vector memory, on v4 what two cores have in common."""
+    return max((memory.bytes for memory in machine.memories if memory.name in ("vmem", "cmem")), default=0)
 
 
 @dataclass(frozen=True)
@@ -49,11 +55,6 @@ class Tiles:
     def small_tile(self) -> bool:
         """Whether the tile has fewer than the 8 sublanes of a whole register."""
         return len(self.tile) < 2 or self.tile[0] != 8
-
-    @property
-    def one_small_tile(self) -> bool:
-        """Whether the whole array is one tile of two sublanes (512 bytes)."""
-        return self.count == 1 and self.tile[:1] == (2,)
 
     def role(self, dim: int) -> str:
         """Where a logical dim lies: in ``lanes``, in ``sublanes`` or ``major`` of both."""

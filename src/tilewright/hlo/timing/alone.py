@@ -18,7 +18,7 @@ from tilewright.hlo.program import Operation
 from tilewright.hlo.semantics.dims import matrix_type, product_sizes
 from tilewright.hlo.semantics.tiles import Tiles
 from tilewright.hlo.timing.row import Run
-from tilewright.hlo.timing.work import REGISTER_MB, matrix_us, passes_of
+from tilewright.hlo.timing.work import REGISTER_MB, matrix_us
 from tilewright.targets import TimeConstants
 
 WINDOW_TILES = 128
@@ -27,7 +27,6 @@ _SHORT = 0.5
 """Share of the time of a rotated piece that one of at most 32 lanes takes."""
 _ENDS = 3
 """Drains that the work and the stream of a long product do not hide from each other, at most."""
-_ROW_MAJOR = (2, 1, 0)
 _MEASURED = DOTS | {"exponential", "transpose", "broadcast", "concatenate", "reduce", "reshape"}
 
 
@@ -70,8 +69,8 @@ def _kind_and_run(
     depth_dims = (op.integers("lhs_contracting_dims") or (1,))[0], (op.integers("rhs_contracting_dims") or (0,))[0]
     larger, along = max(zip(operands[:2], depth_dims, strict=True), key=lambda each: each[0].megabytes)
     fill = None if sizes[0] > 1 else 0.0  # the squares of one product load while rows pass those before them
-    matrix = sizes[0] * matrix_us(mechanisms["kernel"], *sizes[1:], fill) / c["efficiency"]
-    matrix *= passes_of(mechanisms["kernel"], op)
+    share = mechanisms["kernel"]["efficiency"] / c["efficiency"]
+    matrix = sizes[0] * matrix_us(mechanisms["kernel"], op, *sizes[1:], fill) * share
     run = _product(c, operands, result, sizes, matrix, larger.minor_to_major[:1] == (along,))
     run.flops, run.depth, run.lane = {matrix_type(op): 2 * prod(sizes)}, sizes[-1], "matrix"
     return kind, run
@@ -120,9 +119,9 @@ def _copy(c: TimeConstants, megabytes: float, result: Tiles) -> Run:
 
     It goes over to windows earlier than what computes, but where its tiles are a quarter of a register.
     """
-    if result.one_small_tile:
-        return Run(c["one_tile_us"], "latency")
     quarters, stream = result.tile[:1] == (2,), megabytes / c["stream_mb_per_us"]
+    if quarters and result.count == 1:
+        return Run(c["one_tile_us"], "latency")
     fits = min(1.0, c["window_mb" if quarters else "copy_window_mb"] / megabytes)
     one = _from_hbm(c, megabytes * fits), stream, _us(result.count, c["shuffle_ns"]) if result.small_tile else 0.0
     return _passed(c, one, fits, (c["windows_us"], stream, 0.0))
@@ -149,12 +148,11 @@ def _broadcast(c: TimeConstants, operand: Tiles, result: Tiles, dim: int) -> Run
     if result.role(dim) == "lanes":
         starts += c["cross_us"]
         compute += _us(result.count / result.grid[-1], c["cross_ns"])
-    if result.shape[0] > 1 and operand.order(dim) != result.order(dim):
+    if operand.order(dim) != result.order(dim):
         relayout += c["order_us"] + _us(operand.count, c["order_ops"] * c["op_ns"])
     if len(result.shape) == 3 and result.shape[0] == 1 and result.shape[2] > 128:
-        relayout += c["second_us"] + _us(
-            operand.count, c["add_major_ops"] * c["op_ns"] + c["sum_major_shifts"] * c["shift_ns"]
-        )
+        sums = c["add_major_ops"] * c["op_ns"] + c["sum_major_shifts"] * c["shift_ns"]
+        relayout += c["second_us"] + _us(operand.count, sums)
     one = starts, result.megabytes / c["stream_mb_per_us"] / c["write_share"], compute
     windows = max(compute, result.count / WINDOW_TILES * c["window_us"])
     many = starts, result.megabytes / c["windows_write_mb_per_us"], windows
@@ -166,9 +164,10 @@ def _broadcast(c: TimeConstants, operand: Tiles, result: Tiles, dim: int) -> Run
 
 def _concatenate(c: TimeConstants, operands: Sequence[Tiles], result: Tiles, dim: int) -> Run:
     """``operands`` joined along ``dim``; operands whose dims stand in another order are copied first."""
-    if result.one_small_tile:
+    if result.tile[:1] == (2,) and result.count == 1:
         return Run(c["one_tile_us"] + c["hbm_us"], "latency")
-    turned = [operand for operand in operands if _order_differs(operand, result)]
+    order = [d for d in result.minor_to_major if result.shape[d] > 1]
+    turned = [each for each in operands if [d for d in each.minor_to_major if result.shape[d] > 1] != order]
     role = result.role(dim)
     compute, lanes = _us(result.count, c["turn_ns" if role == "sublanes" else "shift_ns"]), role == "lanes"
     copied = sum(operand.megabytes for operand in turned)
@@ -179,17 +178,6 @@ def _concatenate(c: TimeConstants, operands: Sequence[Tiles], result: Tiles, dim
     many = starts, megabytes / c["stream_mb_per_us"], windows
     fits = min(1.0, c["small_window_mb"] / megabytes)
     return _passed(c, (starts, megabytes / c["join_mb_per_us"], compute), fits, many, relayout)
-
-
-def _proper(sizes: Tiles, order: Tiles) -> list[int]:
-    """The dims of ``order``, minor first, along which ``sizes`` has more than one element."""
-    return [d for d in order.minor_to_major if sizes.shape[d] > 1]
-
-
-def _order_differs(operand: Tiles, result: Tiles) -> bool:
-    sublane, wanted = operand.minor_to_major[1], result.minor_to_major[1]
-    turned = sublane != wanted and operand.shape[sublane] > 1 and result.shape[wanted] > 1
-    return turned or _proper(operand, operand) != _proper(operand, result)
 
 
 # Reductions over one dim: adds along lanes need rotations, adds along sublanes and tiles are chains of vector adds.
@@ -259,12 +247,8 @@ def _reshape(c: TimeConstants, operand: Tiles, result: Tiles) -> Run:
         return _copy(c, megabytes, result)
     rows = a * -(-b // 8) * -(-width // 128)
     columns, merged = b * -(-width // 8) * -(-a // 128), -(-b * width // 8) * -(-a // 128)
-    starts, stream, relayout, merge = (
-        c["launch_us"] + c["hbm_us"],
-        megabytes / c["stream_mb_per_us"],
-        0.0,
-        c["merge_ops"] * c["op_ns"],
-    )
+    starts, stream = c["launch_us"] + c["hbm_us"], megabytes / c["stream_mb_per_us"]
+    relayout, merge = 0.0, c["merge_ops"] * c["op_ns"]
     # the compiler keeps ``a`` in the lanes where it lies there already, or where that makes fewer tiles
     if order == (0, 2, 1) or (order in ((1, 0, 2), (1, 2, 0), (0, 1, 2)) and rows / columns >= 2.1):
         if order != (0, 2, 1):
@@ -275,7 +259,7 @@ def _reshape(c: TimeConstants, operand: Tiles, result: Tiles) -> Run:
             relayout += (c["second_us"] if width % 8 else 0.0) + _us(merged, 3 * c["cross_ns"])
         return _waits(starts + max(stream, relayout), latency=starts, hbm=stream, relayout=relayout)
     starts += c["cross_us"]
-    if order != _ROW_MAJOR:
+    if order != (2, 1, 0):
         relayout += c["second_us"] + _us(rows, c["turn_row_shifts"] * c["shift_ns"])
     rotate = _us(a * b * -(-width // 128), _piece_ns(c, operand)) + _us(result.count, merge)
     whole = starts + relayout + max(rotate, stream)
@@ -304,12 +288,7 @@ def _piece_ns(c: TimeConstants, operand: Tiles) -> float:
 
 
 def _product(
-    c: TimeConstants,
-    operands: Sequence[Tiles],
-    result: Tiles,
-    sizes: tuple[int, int, int, int],
-    matrix: float,
-    deep_lanes: bool,
+    c: TimeConstants, operands: Sequence[Tiles], result: Tiles, sizes: Sequence[int], matrix: float, deep_lanes: bool
 ) -> Run:
     """Products [rows, depth] x [depth, columns]; ``sizes`` = (batch, rows, columns, depth).
 

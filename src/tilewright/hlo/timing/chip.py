@@ -10,9 +10,8 @@ from typing import Any
 
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.hlo.program import Operation
-from tilewright.hlo.semantics.tiles import MEGA
+from tilewright.hlo.semantics.tiles import MEGA, near_bytes
 from tilewright.hlo.timing.links import Torus
-from tilewright.hlo.timing.work import matrix_us
 from tilewright.targets import Target, TimeConstants, target
 
 _NEAR = ("near_", "common_")
@@ -78,11 +77,6 @@ class Chip:
         return {kind: float(peak or max(stated.values())) for kind, peak in stated.items()}
 
     @cached_property
-    def near_bytes(self) -> int:
-        """The largest memory near the core that keeps arguments: vector memory, on v4 what two cores have in common."""
-        return _near_bytes(self.machine)
-
-    @cached_property
     def torus(self) -> Torus | None:
         """Its links, None where they are not known."""
         return Torus.of(self.machine)
@@ -109,10 +103,6 @@ class Chip:
         """Microseconds of a gather by SparseCores, and its megabytes: rows (``taken``), indices read, rows written."""
         beside = taken + 4e-6 * rows * max(1, len(op.integers("start_index_map")))
         return self.sparse_us(rows, taken / max(1, rows), beside), taken + beside
-
-    def matrix_us(self, rows: int, columns: int, depth: int) -> float:
-        """Microseconds of one product on the matrix unit."""
-        return matrix_us(self.kernel, rows, columns, depth) / self.kernel["efficiency"]
 
 
 def chip_of(machine: Target) -> Chip:
@@ -143,10 +133,6 @@ def chip_of(machine: Target) -> Chip:
     return Chip(machine, MappingProxyType({**_scaled(target(nearest), machine), **own}), note)
 
 
-def _near_bytes(machine: Target) -> int:
-    return max((memory.bytes for memory in machine.memories if memory.name in ("vmem", "cmem")), default=0)
-
-
 def _scaled(measured: Target, machine: Target) -> Mapping[str, TimeConstants]:
     """Bandwidths by HBM's peak, work by the matrix peak (which has the clock in it), latencies as they are."""
     theirs, ours = measured.memory("hbm"), machine.memory("hbm")
@@ -167,7 +153,7 @@ def _scaled(measured: Target, machine: Target) -> Mapping[str, TimeConstants]:
         if mechanism == "sparse":  # rows that SparseCores gather take as long as their bytes
             values["row_ns"] = constants["row_ns"] / bandwidth
         for name in values.keys() & {*_KEPT_NEAR}:
-            values[name] = min(values[name], _near_bytes(machine) / MEGA)
+            values[name] = min(values[name], near_bytes(machine) / MEGA)
         if "ghz" in values and machine.matrix:
             values |= {"ghz": values["ghz"] * clock, "side": float(machine.matrix.rows)}
             values |= {"units": float(machine.matrix.units), **machine.matrix.rates}

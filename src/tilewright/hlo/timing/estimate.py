@@ -22,7 +22,7 @@ from tilewright.hlo.semantics.tiles import MEGA, Tiles
 from tilewright.hlo.timing.alone import price_alone
 from tilewright.hlo.timing.chip import Chip, chip_of
 from tilewright.hlo.timing.fusing import Fusing
-from tilewright.hlo.timing.row import Run, begun_later, rest_of_transfers, timed
+from tilewright.hlo.timing.row import Run, rest_of_transfers, timed
 from tilewright.hlo.timing.scheduled import Schedule
 from tilewright.hlo.timing.step import StepTime, TimeRow
 from tilewright.render import count_text, percent_text
@@ -59,9 +59,8 @@ def estimate(program: Program, target: Target | str, assume: Mapping[str, float]
     """
     machine = find_target(target) if isinstance(target, str) else target
     chip, program = chip_of(machine), of_one_device(program)
-    if program.kind == "stablehlo" and _only_operation(program) is not None:
-        return estimate_placed(Context(program, machine, assume=assume), chip)
-    return _predict(program, machine, repr(machine.time), tuple((assume or {}).items()))[0]
+    step = None if _only_operation(program) is not None else predict(program, machine, assume).step
+    return step or estimate_placed(Context(program, machine, assume=assume), chip)
 
 
 def estimate_placed(context: Context, chip: Chip) -> StepTime:
@@ -74,13 +73,8 @@ def estimate_placed(context: Context, chip: Chip) -> StepTime:
         rows, seconds = [alone], alone.seconds
     elif predicted:
         fusing = Fusing(chip, context, program.entry)
-        us, rows = fusing.price(), fusing.rows
+        seconds, rows = fusing.price() / 1e6, fusing.rows
         notes += fusing.pallas.notes
-        timed_ones = [k for k, row in enumerate(rows) if not row.unpriced and row.op != "copy"]
-        if len(timed_ones) == 1 and all(row.runs <= 1 for row in rows):  # a lone kernel has nothing to start beside
-            more = max(0.0, chip["alone"]["launch_us"] + chip["alone"]["hbm_us"] - chip.kernel["near_launch_us"])
-            rows[timed_ones[0]], us = begun_later(rows[timed_ones[0]], more), us + more
-        seconds = us / 1e6
     else:
         schedule = Schedule(context, chip)
         schedule.run(program.entry, 1)
@@ -140,49 +134,37 @@ def predict(program: Program, machine: Target | None, assume: Mapping[str, float
     The kernels of a StableHLO program are walked as it is written; what of its normal form is written out between them,
     and flowed into none, are kernels too, behind the others.
     """
-    chip, program = None, of_one_device(program)
-    if machine is not None:
-        with suppress(UnsupportedError):
-            chip = chip_of(machine)
-        if chip is not None:
-            return Prediction(*_predict(program, machine, repr(machine.time), tuple((assume or {}).items())))
-    normal = _normal(program, machine)
-    return Prediction(None, Context(normal.program, machine, fused_along=_along(normal), assume=assume), normal.version)
+    return _predict(of_one_device(program), machine, repr(machine and machine.time), tuple((assume or {}).items()))
 
 
 @lru_cache(maxsize=3)
 def _predict(
-    program: Program, machine: Target, constants: str, assume: tuple[tuple[str, float], ...]
-) -> tuple[StepTime, Context, int]:
+    program: Program, machine: Target | None, constants: str, assume: tuple[tuple[str, float], ...]
+) -> Prediction:
     """Kept for the last few: whoever has asked for a step's time asks for its report and for advice on it next.
 
     ``constants``: of the target's time, as a text: equal targets may have others.
     """
-    chip, context = chip_of(machine), Context(program, machine, assume=dict(assume))
-    step = estimate_placed(context, chip)
-    context.modelled = times = _times(step, program)
-    if program.kind != "stablehlo":
-        return step, context, 0
-    if (normal := _normal(program, machine)).version:
+    chip, step, times = None, None, _Times()
+    context, normal = Context(program, machine, assume=dict(assume)), Normalised(program, version=0)
+    if machine is not None:
+        with suppress(UnsupportedError):
+            chip = chip_of(machine)
+    if chip is not None:
+        step = estimate_placed(context, chip)
+        context.modelled = times = _times(step, program)
+    if program.kind == "stablehlo" and machine is not None and machine.compiler_normalizes:
+        normal = in_normal_form(program)
+    if normal.version:
         times = dict(normal.times_of(times))
-        context = Context(normal.program, machine, times, _along(normal), dict(assume))
-    moves = tuple(movers(context))
-    _give_to_movers(times, moves)
-    times.update(dict.fromkeys(in_other_kernels(context) - times.keys(), (0.0, "latency")))
-    if normal.version and _only_operation(program) is None:
-        step = _with_lone_kernels(step, moves, times, chip)
-    return step, context, normal.version
-
-
-def _normal(program: Program, machine: Target | None) -> Normalised:
-    """A StableHLO program as its target's compiler normalises it; any other as it is."""
-    if program.kind != "stablehlo" or machine is None or not machine.compiler_normalizes:
-        return Normalised(program, version=0)
-    return in_normal_form(program)
-
-
-def _along(normal: Normalised) -> frozenset[tuple[str, str]]:
-    return fused_along(normal.program) if normal.version else frozenset()
+        context = Context(normal.program, machine, times, fused_along(normal.program), dict(assume))
+    if chip is not None and step is not None and program.kind == "stablehlo":
+        moves = tuple(movers(context))
+        _give_to_movers(times, moves)
+        times.update(dict.fromkeys(in_other_kernels(context) - times.keys(), (0.0, "latency")))
+        if normal.version and _only_operation(program) is None:
+            step = _with_lone_kernels(step, moves, times, chip)
+    return Prediction(step, context, normal.version)
 
 
 def _times(step: StepTime, program: Program) -> _Times:

@@ -26,7 +26,7 @@ from tilewright.hlo.timing.chip import Chip
 from tilewright.hlo.timing.kernels import TARGET, Kernels
 from tilewright.hlo.timing.row import NoTime, Run, flops_of, run_of, timed, untimed
 from tilewright.hlo.timing.step import TimeRow
-from tilewright.hlo.timing.work import LANES, REGISTER, SORTS, Asked, Windows, Work, add_operation, passes_of
+from tilewright.hlo.timing.work import COMMON, HBM, NEAR, REGISTER, SORTS, Work, add_operation, matrix_us
 
 _WITH_BODIES = SORTS | COLLECTIVES | {"reduce", "reduce-window", "scatter", "select-and-scatter", "map"}
 """Operations whose kernel is known beside the computation that they call."""
@@ -52,8 +52,7 @@ class Fusing(Placed):
 
     def __init__(self, chip: Chip, context: Context, computation: Computation, outer: Fusing | None = None) -> None:
         captured = outer.captured if outer else captured_names(context.program)
-        near_mb, early_mb = (chip.kernel[name] for name in ("near_result_mb", "between_calls_mb"))
-        super().__init__(context, computation, captured, near_mb, early_mb, chip.near_bytes)
+        super().__init__(context, computation, captured, chip.kernel)
         self.chip = chip
         self.pallas: Kernels = outer.pallas if outer else Kernels(context, chip)
         self.begun = False  # whether a kernel has run, beside which arguments can come in
@@ -62,9 +61,18 @@ class Fusing(Placed):
         self.shapes: dict[str, tuple[str, ...]] = {}  # of a kernel: what it reads
         self.clock, self.runs = 0.0, 1
 
-    def _is_near(self, name: str) -> bool:
-        """Whether a value stays in vector memory."""
-        return name == self.prefetched or name in self.arrived or name in self.near
+    def _memory(self, near: bool) -> int:
+        """The memory of what stays near the core, or does not."""
+        return HBM if not near else COMMON if self.chip.kernel["common_mb_per_us"] else NEAR
+
+    def _lies_in(self, name: str) -> int:
+        """The memory that a value lies in."""
+        return self._memory(name == self.prefetched or name in self.arrived or name in self.near)
+
+    def _run(self, kind: str, work: Work, later_us: float = 0.0, resident: float = 0.0) -> Run:
+        """What a kernel takes that passes its arrays in as many windows as they fill, if no steps of it are known."""
+        windows = round(max(work.moved.values(), default=0.0) / _WINDOW_MB)
+        return run_of(self.chip, kind, replace(work, steps=max(work.steps, windows - 1)), later_us, resident)
 
     def price(self, runs: int = 1, begin: float = 0.0, trips: int = 1) -> float:
         """Microseconds of one run; the rows, in the order of the text, stand in the object.
@@ -84,22 +92,21 @@ class Fusing(Placed):
                 scalars.add(op.name)
                 self._add(op, Run(self.chip.kernel["scalar_us" if behind else "launch_us"], "latency"), often)
                 continue
-            if op.name in self.through or op.name in seconds or kind in _NO_KERNEL:
-                continue
-            if scalar and op.name in self.results:
-                continue
-            streamed += self._add_copies(op, runs, of_operands=True)
-            if kind == "while" and op.calls and op.name not in self.broken and self._loop(op):
+            if op.name in seconds or kind in _NO_KERNEL or (scalar and op.name in self.results):
                 continue
             try:
-                run, weights = self._kernel(op)
+                for each in self.kernels.get(op.name, ()):
+                    if each.opcode == "copy":
+                        run = self._copied(each)
+                        self._add(each if each.name != op.name else replace(each, name=f"{op.name}.copy"), run, runs)
+                        streamed += run.megabytes
+                    elif kind != "while" or not op.calls or op.name in self.broken or not self._loop(op):
+                        run, weights = self._kernel(op)
+                        self.begun = True
+                        streamed, early = streamed + run.megabytes * often / runs, early + weights
+                        self._add(op, run, often)
             except NoTime as error:
                 self._skip(op, error.what)
-                continue
-            self.begun = True
-            streamed, early = streamed + run.megabytes * often / runs, early + weights
-            self._add(op, run, often)
-            streamed += self._add_copies(op, runs, of_operands=False)
         arriving, us = self.chip.stream_us(early), self.clock - begin
         hbm = arriving + self.chip.stream_us(streamed)
         if early:
@@ -122,27 +129,6 @@ class Fusing(Placed):
         row = untimed(op, reason, source, self.clock, self.runs, self.operand_tiles(op), result)
         called = self._flops_inside(op) if plain_opcode(op.opcode) != "while" else 0
         self.rows.append(replace(row, untimed_flops=row.untimed_flops + called))
-
-    def _copies(self, op: Operation) -> list[Operation]:
-        """What turns an operation's operands before it or its result behind it, or copies a result returned again."""
-        again = Operation(op.name, "copy", op.shape, (op.name,), (op.shape,))
-        return [*self.copied.get(op.name, ()), *[again] * (self.times_returned[op.name] - 1)]
-
-    def _add_copies(self, op: Operation, runs: int, of_operands: bool) -> float:
-        """The rows of the copies of what an operation takes, or of what it gives; their megabytes."""
-        streamed = 0.0
-        for copy in self._copies(op):
-            if (copy.operands[0] in op.operands) == of_operands:
-                run = self._copied(op, copy)
-                self._add(copy if copy.name != op.name else replace(copy, name=f"{op.name}.copy"), run, runs)
-                streamed += run.megabytes
-        return streamed
-
-    @staticmethod
-    def _is_kept(op: Operation, copy: Operation) -> bool:
-        """Whether a copy keeps an argument that an update or a loop changes: it lies as the argument lay."""
-        in_place = plain_opcode(op.opcode) in WRITES_IN_PLACE.keys() | {"while"}
-        return in_place and copy.operand_shapes == (copy.shape,) and copy.operands[0] in op.operands
 
     def _loop(self, op: Operation) -> bool:
         """The body of a loop, whose carried arrays stay where they are; returns whether its trips are known."""
@@ -212,19 +198,19 @@ class Fusing(Placed):
         points, stages = max(tiles.elements for tiles in (self.tiles[op.name], *self.operand_tiles(op))), 0
         for length in op.integers("fft_length"):
             while length > 1:
-                factor = next((n for n in range(min(length, LANES), 1, -1) if length % n == 0), length)
-                work.matrix_us += 4 * self.chip.matrix_us(points // factor, factor, factor)
+                factor = next((n for n in range(min(length, 128), 1, -1) if length % n == 0), length)
+                work.matrix_us += 4 * matrix_us(self.chip.kernel, op, points // factor, factor, factor)
                 work.products["bf16"] += 8 * points * factor
                 length, stages = length // factor, stages + 1
         work.registers += stages * _TWIDDLES * points / REGISTER
         work.rotations += stages * 2 * points / REGISTER
         return stages * _TWIDDLES * 2 * 4e-6 * points, stages * _TWIDDLES
 
-    def _asked(self, op: Operation) -> tuple[Asked, float, float, int]:
+    def _asked(self, op: Operation) -> tuple[Work, float, float, int]:
         """What a kernel asks, megabytes of arguments that come early or earlier, and how many others start for it."""
         kind, result, near_mb = plain_opcode(op.opcode), self.tiles[op.name], self.chip.kernel["near_result_mb"]
         read, members = self.found.pop(op.name) if op.name in self.found else self.members(op)
-        asked, early, resident, starts, steps = Asked(Work(), Windows()), 0.0, 0.0, 0, 1
+        work, early, resident, starts = Work(), 0.0, 0.0, 0
         written, turned = result.megabytes, 0.0
         for name in self.joined.get(op.name, ()):
             more, made = self.members(self.by_name[name])
@@ -240,39 +226,40 @@ class Fusing(Placed):
                 continue
             operands = self.operand_tiles(member)
             if of == "gather" and (us := self._by_sparsecores(member, operands)):
-                asked.work.sparse_us += us
+                work.sparse_us += us
                 continue
             of_groups = of == "ragged-dot"
             if of_groups and (blocks := GroupedBlocks.of(member, operands, self.tiles[name], self.chip.machine)):
-                us = self.chip.matrix_us(*blocks.shape) / (_SUMMED if blocks.sums else _GROUPED)
-                asked.work.matrix_us += us * passes_of(self.chip.kernel, member)
-                asked.work.products[matrix_type(member)] += product_flops(member, operands, self.tiles[name]) or 0
-                asked.again, steps = asked.again + blocks.again, blocks.steps
+                share = _SUMMED if blocks.sums else _GROUPED
+                work.matrix_us += matrix_us(self.chip.kernel, member, *blocks.shape) / share
+                work.products[matrix_type(member)] += product_flops(member, operands, self.tiles[name]) or 0
+                work.again, work.steps = work.again + blocks.again, blocks.steps - 1
                 continue
             if of == "scatter" and len(operands) > 1:  # each row is fetched, too; single numbers go to SparseCores
                 count = gathered_rows(member, operands[1], self.tiles[name])
                 if prod(operands[-1].shape) == count and self.context.chip and self.context.chip.sparse:
-                    asked.work.sparse_us += self.chip.sparse_us(0, 0, sum(tiles.megabytes for tiles in operands))
+                    work.sparse_us += self.chip.sparse_us(0, 0, sum(tiles.megabytes for tiles in operands))
                     continue
-                asked.work.rows += count
+                work.rows += count
             if of == "fft":
-                kept, others = self._transformed(member, asked.work)
+                kept, others = self._transformed(member, work)
                 turned, starts = turned + kept, starts + others
                 continue
-            if of != "reshape" or name not in self.copied:  # else the product's order is kept, and the copy turns it
-                add_operation(asked.work, self.chip.kernel, member, operands, self.tiles[name], share)
-            asked.again += self.read_again(member)
-            if self.number[name] < last and (copied := self._turned_first(member, asked.work, share)):
+            if (
+                of != "reshape" or len(self.kernels.get(name, ())) < 2
+            ):  # else the product's order is kept, and the copy turns it
+                add_operation(work, self.chip.kernel, member, operands, self.tiles[name], share)
+            work.again += self.read_again(member)
+            if self.number[name] < last and (copied := self._turned_first(member, work, share)):
                 turned, starts = turned + copied, starts + 1
-            starts += kind != "reduce" == of
             if of == "gather" and operands and across_lanes(member, operands[0]):
-                asked.far += operands[0].megabytes
-                asked.work.rotations += share * operands[0].elements / REGISTER
-        passing = [(written, self._is_near(op.name)), (turned, turned <= near_mb)]
+                work.moved[HBM] += operands[0].megabytes  # type: ignore[assignment]
+                work.rotations += share * operands[0].elements / REGISTER
+            starts += kind != "reduce" == of
         if kind in WRITES_IN_PLACE and len(op.operands) > WRITES_IN_PLACE[kind]:
             update = self.tiles.get(op.operands[WRITES_IN_PLACE[kind]], result)
-            own = written if op.operands[0] in self.through else min(written, update.megabytes)
-            passing[0] = own, self._is_near(op.name)
+            written = written if op.operands[0] in self.through else min(written, update.megabytes)
+        passing = [(written, self._lies_in(op.name)), (turned, self._memory(turned <= near_mb))]
         for name, share in read.items():
             megabytes = share * self.tiles[name].megabytes if name in self.tiles else 0.0
             streams_early = name in self.arguments and megabytes <= _STREAMED_MB and self.computation.entry
@@ -280,15 +267,12 @@ class Fusing(Placed):
                 early += megabytes
                 self.arrived |= {name} if share == 1 and megabytes <= near_mb else set()
             elif megabytes:
-                passing.append((megabytes, self._is_near(name)))
+                passing.append((megabytes, self._lies_in(name)))
                 resident += self.tiles[name].megabytes if name == self.prefetched else 0.0
-        asked.near = sum(megabytes for megabytes, near in passing if near)
-        asked.far += sum(megabytes for megabytes, near in passing if not near)
-        asked.windows = Windows((max(steps, round(max(asked.far, asked.near) / _WINDOW_MB)),))
-        if self.chip.kernel["common_mb_per_us"]:
-            asked.near, asked.common = 0.0, asked.near
-        asked.scalar = not result.shape and asked.far < 0.001
-        return asked, early, resident, starts
+        for megabytes, memory in passing:
+            work.moved[memory] += megabytes  # type: ignore[assignment]
+        work.scalar = not result.shape
+        return work, early, resident, starts
 
     def _kernel(self, op: Operation) -> tuple[Run, float]:
         """What one run of the kernel takes and streams itself, and megabytes of arguments that came early.
@@ -307,17 +291,17 @@ class Fusing(Placed):
             operands = [result] if sums.operand_shapes == (op.shape,) else self.operand_tiles(op)
             us, megabytes = self.chip.torus.exchange_us(sums, operands, [result], devices, self.pallas.slice)
             return Run(us, "link", megabytes, lane="link", measured=False), 0.0
-        asked, early, resident, starts = self._asked(op)
-        if asked.work.unknown:
-            raise NoTime(asked.work.unknown[0])
-        return run_of(self.chip, kind, asked, starts * self.chip.kernel["near_launch_us"], resident), early
+        work, early, resident, starts = self._asked(op)
+        if work.unknown:
+            raise NoTime(work.unknown[0])
+        return self._run(kind, work, starts * self.chip.kernel["near_launch_us"], resident), early
 
-    def _copied(self, op: Operation, turned: Operation) -> Run:
-        """What turns an operand of a kernel before it, or its result behind it, or keeps an argument."""
-        tiles, ends = self.arrays([turned.shape])[0], [turned.operands[0].removesuffix(".turned"), turned.name]
-        ends[1] = ends[1] if ends[1] in self.tiles else op.name
-        near = sum(self._is_near(name) for name in ends if name in self.tiles) * tiles.megabytes
-        far = 2 * tiles.megabytes - near
-        work = Work() if self._is_kept(op, turned) else Work(rotations=tiles.elements / REGISTER)
-        windows = Windows((max(1, round(max(far, near) / _WINDOW_MB)),))
-        return run_of(self.chip, "copy", Asked(work, windows, far, near=near))
+    def _copied(self, copy: Operation) -> Run:
+        """What turns an operand of a kernel before it, or its result behind it; or keeps an argument, as it lies."""
+        of, tiles = self.by_name[copy.name.partition(".copy")[0]], self.arrays([copy.shape])[0]
+        in_place = plain_opcode(of.opcode) in WRITES_IN_PLACE.keys() | {"while"}
+        kept = in_place and copy.operand_shapes == (copy.shape,) and copy.operands[0] in of.operands
+        work = Work(rotations=0.0 if kept else tiles.elements / REGISTER)
+        for name in (copy.operands[0].removesuffix(".turned"), of.name):
+            work.moved[self._lies_in(name)] += tiles.megabytes  # type: ignore[assignment]
+        return self._run("copy", work)

@@ -68,10 +68,9 @@ class Step:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """One run of a kernel: microseconds, what it waits for, megabytes through HBM, its kinds of steps."""
+    """One run of a kernel: microseconds, megabytes through HBM, its kinds of steps."""
 
     us: float
-    bound: str
     megabytes: float
     steps: tuple[Step, ...]
 
@@ -120,8 +119,7 @@ def pipeline(chip: Chip, kernel: Kernel, near: Collection[int] = ()) -> Pipeline
         bound = max(parts, key=lambda unit: parts[unit])
         steps.append(Step(moment, dict(asked), moved, (matrix, vector + lanes), us, bound))
         far_all += far * moment.times
-    whole = Pipeline(constants["launch_us"] + sum(s.us * s.moment.times for s in steps), "", far_all, tuple(steps))
-    return Pipeline(whole.us, next(iter(whole.by_bound()), "latency"), far_all, whole.steps)
+    return Pipeline(constants["launch_us"] + sum(s.us * s.moment.times for s in steps), far_all, tuple(steps))
 
 
 def _units(chip: Chip, constants: TimeConstants, part: Part, cores: int) -> dict[str, float]:
@@ -238,8 +236,8 @@ class Kernels:
         products: Counter[str] = Counter()
         for (batch, rows, columns, depth, kind), count in kernel.products.items():
             products[matrix_kind(kind)] += round(2 * batch * rows * columns * depth * count * share)
-        lane = "matrix" if products else "vector"
-        return Run(us, whole.bound, far, products, lane=lane, measured=False, notes="; ".join(notes))
+        bound, lane = next(iter(whole.by_bound()), "latency"), "matrix" if products else "vector"
+        return Run(us, bound, far, products, lane=lane, measured=False, notes="; ".join(notes))
 
     def _passed(self, kernel: Kernel, numbered: dict[int, Tiles], tables: Sequence[int]) -> tuple[int, str]:
         """Trips of a loop whose length data decides. Of two kernels over the same arrays the one that takes more
@@ -288,17 +286,12 @@ class Kernels:
     def _gathered(self, op: Operation, operands: Sequence[tuple[int, Tiles]], results: Sequence[Tiles]) -> Run:
         """A kernel of the SparseCores: a row of its results for each of its indices, priced as gathers are."""
         lists = [t for k, t in operands if len(t.shape) == 1 and op.operand_shapes[k].startswith(("s32[", "u32["))]
-        tables = [prod(tiles.shape) for tiles in lists]
+        rows = max((prod(tiles.shape) for tiles in lists), default=0)
         # they lie without tiles there: no lane is padding
         written = sum(prod(t.shape) * t.megabytes / max(1, t.elements) for t in results)
-        rows, words = max(tables, default=0), sum(prod(t.shape) for t in results)
-        sparse = self.chip.mechanisms.get("sparse")
-        if not rows or not written or sparse is None:
+        if not rows or not written or "sparse" not in self.chip.mechanisms:
             raise NoTime("a kernel of the SparseCores that takes no indices: no mechanism for it was measured")
-        # rows of 16 bits were timed, and cost what as many words of 32 bits do
-        by_rows = rows * sparse["row_ns"] / 1e3 * min(1.0, 2 * words / rows / sparse["narrowest_bytes"])
-        us = sparse["launch_us"] + max(by_rows, self.chip.stream_us(2 * written))
-        each = count_text(rows)
+        us, each = self.chip.sparse_us(rows, written / rows, written), count_text(rows)
         note = f"kernel: of the SparseCores, {each} rows gathered and written; what else it computes is not known"
         return Run(us, "sparsecore", 2 * written, lane="sparsecore", measured=False, notes=note)
 

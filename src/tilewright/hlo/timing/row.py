@@ -9,17 +9,17 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from tilewright.errors import UnsupportedError
 from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.opcodes import PRODUCTS
 from tilewright.hlo.program import Operation
 from tilewright.hlo.semantics.dims import product_flops
-from tilewright.hlo.semantics.tiles import MEGA, Tiles
+from tilewright.hlo.semantics.tiles import MEGA, Tiles, near_bytes
 from tilewright.hlo.timing.chip import Chip
 from tilewright.hlo.timing.step import TimeRow
-from tilewright.hlo.timing.work import SORTS, Asked
+from tilewright.hlo.timing.work import HBM, SORTS, Work
 from tilewright.render import bytes_text
 
 NOT_MEASURED = "not measured there"
@@ -71,16 +71,16 @@ def busy(parts: Mapping[str, float], latency: float, rows_us: float = 0.0) -> tu
     return latency + busiest + NOT_HIDDEN * second, bound
 
 
-def run_of(chip: Chip, kind: str, asked: Asked, later_us: float = 0.0, resident: float = 0.0) -> Run:
+def run_of(chip: Chip, kind: str, work: Work, later_us: float = 0.0, resident: float = 0.0) -> Run:
     """One run of a kernel that asks for so much; ``later_us``: microseconds that it starts later."""
-    constants, work = chip.kernel, asked.work
-    parts = asked.parts(constants, chip.stream_us)
-    latency = asked.latency(constants, parts["hbm"]) + later_us + work.sparse_us
+    constants = chip.kernel
+    parts = work.parts(constants, chip.stream_us)
+    latency = work.latency(constants, parts["hbm"]) + later_us + work.sparse_us
     us, bound = busy(parts, latency, work.rows_us(constants))
     bound = "hbm" if work.sparse_us else bound
     if work.rotations and bound == "vector" and kind in ("copy", "transpose", "reshape"):
         bound = "relayout"
-    run = Run(us, bound, asked.far, work.products, resident, lane="matrix" if work.matrix_us else "vector")
+    run = Run(us, bound, work.moved[HBM], work.products, resident, lane="matrix" if work.matrix_us else "vector")
     run.measured = not work.rows and kind not in SORTS
     return run
 
@@ -93,7 +93,7 @@ def timed(chip: Chip, op: Operation, run: Run, source: str = "", start: float = 
     of its kind is claimed only for types, sizes and bounds that were measured.
     """
     constants = chip[run.kind]
-    resident = run.resident if run.resident * MEGA <= chip.near_bytes else 0.0
+    resident = run.resident if run.resident * MEGA <= near_bytes(chip.machine) else 0.0
     far = round((run.megabytes + run.resident - resident) * MEGA) * runs
     flops = sum(run.flops.values()) * runs
     least = {
@@ -131,11 +131,6 @@ def timed(chip: Chip, op: Operation, run: Run, source: str = "", start: float = 
     )
 
 
-def begun_later(row: TimeRow, us: float) -> TimeRow:
-    """The row with ``us`` more before its first byte arrives."""
-    return replace(row, seconds=row.seconds + us / 1e6)
-
-
 def rest_of_transfers(chip: Chip, rows: Sequence[TimeRow], seconds: float) -> TimeRow | None:
     """The row of what HBM still has to pass when all else is done, None where nothing is left.
 
@@ -149,13 +144,7 @@ def rest_of_transfers(chip: Chip, rows: Sequence[TimeRow], seconds: float) -> Ti
 
 
 def untimed(
-    op: Operation,
-    reason: str,
-    source: str,
-    start: float,
-    runs: int = 1,
-    operands: Sequence[Tiles] = (),
-    results: Sequence[Tiles] = (),
+    op: Operation, reason: str, source: str, start: float, runs: int, operands: list[Tiles], results: list[Tiles]
 ) -> TimeRow:
     """The row of an operation that has no time, and why.
 

@@ -29,7 +29,7 @@ from tilewright.hlo.timing.kernels import TARGET, Kernels
 from tilewright.hlo.timing.links import SLICES
 from tilewright.hlo.timing.row import NoTime, Run, run_of, timed, untimed
 from tilewright.hlo.timing.step import TimeRow
-from tilewright.hlo.timing.work import AFTER, REGISTER, Asked, Fused, Windows, Work, add_operation
+from tilewright.hlo.timing.work import AFTER, HBM, HOST, REGISTER, Fused, Windows, Work, add_operation, matrix_us
 
 _UNPRICED = frozenset({"infeed", "outfeed", "send", "recv", "send-done", "recv-done"})
 """Operations whose other side has a speed that nobody states."""
@@ -41,8 +41,6 @@ _NO_LINKS = "this chip's links are not known"
 _NO_HOST = "the rate between this chip and its host is not public (--set TARGET.host_bandwidth=BYTES a second)"
 _NO_NETWORK = "the rate between slices is not public for this chip (--set TARGET.network_bandwidth=BYTES a second)"
 _RENDEZVOUS = re.compile(r'_xla_host_transfer_rendezvous="?([^",}]*)')
-_HOST = 5
-"""The host's memory, as a layout's S(5)."""
 _MOST_OPERATIONS = 2_000_000
 """Operations from which calls are not followed: a few lines of calls of calls can ask for any number of them."""
 
@@ -61,7 +59,7 @@ class _Begun:
 def _way(*ends: Tiles) -> str:
     """``to`` or ``from`` the host's memory, "" for a transfer between others, or of what has no two ends."""
     spaces = [tiles.space for tiles in ends]
-    return "" if len(spaces) != 2 or _HOST not in spaces else "to" if spaces[1] == _HOST else "from"
+    return "" if len(spaces) != 2 or HOST not in spaces else "to" if spaces[1] == HOST else "from"
 
 
 def _is_top(op: Operation) -> bool:
@@ -330,15 +328,18 @@ class Schedule:
         return self.chip.sparse_us(0, 0, megabytes), megabytes
 
     def _kernel(self, op: Operation, name: str) -> Run | None:
-        operands, results = self._operands(op), self._tiles([op.shape])
-        work, windows, again = Work(), Windows.of(op), 0.0
+        arrays = ((k, shape) for k, shape in enumerate(op.operand_shapes) if not shape.startswith("("))
+        operands = [(k, tiles) for k, shape in arrays for tiles in self._tiles([shape])]
+        results = self._tiles([op.shape])
+        work, windows = Work(), Windows.of(op)
         name = "top-k" if _is_top(op) else name
         read, written = self.demand.border(op)
         if name == "fusion" and op.calls:
             fused = self._fused(self.context.program.alike[op.calls[0]], 0)
             work = fused.work(windows)
             if prod(windows.counts[1:]) > 1:  # else the left operand's one block stays for all columns
-                again = fsum(read[k] * (windows.passes(fused.sides.get(k)) - 1) for k, t in operands if t.space == 0)
+                passes = ((k, windows.passes(fused.sides.get(k))) for k, tiles in operands if tiles.space == HBM)
+                work.again = fsum(read[k] * (times - 1) for k, times in passes)
         elif name == "custom-call":
             target = op.attributes.get("custom_call_target", "")
             if any(marker in target for marker in MARKER_CALLS):
@@ -352,26 +353,20 @@ class Schedule:
             self._unfused(work, op, name, [tiles for _, tiles in operands], results)
         if work.unknown:
             raise NoTime(work.unknown[0])
-        passing = [(tiles.space, read[k]) for k, tiles in operands]
-        passing += [(tiles.space, megabytes) for tiles, megabytes in zip(results, written)]
-        far, near, common = (fsum(mb for space, mb in passing if space == wanted) for wanted in (0, 1, 3))
-        scalar = not windows.known and far < 0.001 and all(not tiles.shape for tiles in results)
-        run = self._priced(op, name, Asked(work, windows, far, again, near, common, scalar))
-        if hosted := fsum(mb for space, mb in passing if space == _HOST):
+        work.steps = windows.count - 1
+        for tiles, megabytes in [*((tiles, read[k]) for k, tiles in operands), *zip(results, written)]:
+            work.moved[tiles.space] += megabytes  # type: ignore[assignment]
+        work.scalar = not windows.counts and all(not tiles.shape for tiles in results)
+        run = self._priced(op, name, work)
+        if hosted := work.moved[HOST]:
             return replace(run, us=max(run.us, self._host_us(hosted)), bound="host", lane="host", measured=False)
         return run
 
-    def _priced(self, op: Operation, name: str, asked: Asked) -> Run:
+    def _priced(self, op: Operation, name: str, work: Work) -> Run:
         """What a kernel takes that asks for so much; its transfers delay others."""
-        if asked.far:
-            passed = self.chip.stream_us(asked.far)
-            self.hbm_free = max(self.hbm_free, self.now) + passed
-        return run_of(self.chip, name, asked)
-
-    def _operands(self, op: Operation) -> list[tuple[int, Tiles]]:
-        """The operands that are arrays, by their number."""
-        arrays = ((k, shape) for k, shape in enumerate(op.operand_shapes) if not shape.startswith("("))
-        return [(k, tiles) for k, shape in arrays for tiles in self._tiles([shape])]
+        if far := work.moved[HBM]:
+            self.hbm_free = max(self.hbm_free, self.now) + self.chip.stream_us(far)
+        return run_of(self.chip, name, work)
 
     def _unfused(self, work: Work, op: Operation, name: str, operands: list[Tiles], results: list[Tiles]) -> None:
         """An operation outside a fusion; a copy or transpose that changes the minor dim turns every register."""
@@ -431,7 +426,7 @@ class Schedule:
         scores, values = operands[:2]
         *batches, rows, depth = scores.shape
         batch = prod(batches)
-        work.matrix_us += batch * self.chip.matrix_us(rows, values.shape[-1], depth)
+        work.matrix_us += batch * matrix_us(self.chip.kernel, op, rows, values.shape[-1], depth)
         work.products["bf16"] += 2 * batch * rows * depth * values.shape[-1]
         work.transcendental += scores.elements / REGISTER
         work.registers += 6 * scores.elements / REGISTER

@@ -20,8 +20,10 @@ FIRST_WINDOW = 0.35
 _ITERATIONS = re.compile(r'"iteration_bounds":\[([^\]]{1,200})\]')
 _MASKED = re.compile(r'"mask_dim_to_iteration_index":\["(\d{1,2})","(\d{1,2})"\]')
 _NUMBER = re.compile(r"\d{1,9}")
-_SCALAR_MB = 0.001
+SCALAR_MB = 0.001
 """Megabytes below which a kernel is taken to touch no HBM."""
+HBM, NEAR, COMMON, HOST = 0, 1, 3, 5
+"""Memories, as a layout's S(n) numbers them: NEAR is vector memory, COMMON what two cores of v4 share."""
 AFTER = 2
 """The place of what is no operand of a product: behind it, or in a kernel without one."""
 
@@ -29,13 +31,15 @@ REGISTER_MB = 0.002048
 """Megabytes of one tile (8, 128) of a type of two bytes."""
 
 
-def matrix_us(constants: TimeConstants, rows: int, columns: int, depth: int, fill: float | None = None) -> float:
+def matrix_us(
+    constants: TimeConstants, op: Operation, rows: int, columns: int, depth: int, fill: float | None = None
+) -> float:
     """Microseconds of passes: squares of ``side`` x ``side`` weights; each streams rows, at least ``fill`` sides.
 
-    The operand that makes fewer passes stands still. ``rows_per_cycle``, ``units`` and ``ghz`` are the chip's, and so
-    is ``fill`` (``fill_rows``) unless it is given.
+    The operand that makes fewer passes stands still. As many times as long as of bfloat16 takes ``op``, with its passes
+    of float32 or at its type's quicker rate. ``fill`` is the chip's (``fill_rows``) unless it is given.
     """
-    side = int(constants["side"])
+    side, kind = int(constants["side"]), matrix_type(op)
     least = side * (constants["fill_rows"] if fill is None else fill)
 
     def passes(streamed: int, still: int) -> float:
@@ -43,16 +47,11 @@ def matrix_us(constants: TimeConstants, rows: int, columns: int, depth: int, fil
         return squares * max(-(-streamed // 8) * 8, least)
 
     cycles = min(passes(rows, columns), passes(columns, rows)) / constants["rows_per_cycle"] / constants["units"]
-    return cycles / constants["ghz"] / 1e3
+    times = matrix_passes(op) if kind == "bf16" else 1 / constants[f"{kind}_rate"]
+    return cycles / constants["ghz"] / 1e3 / constants["efficiency"] * times
 
 
-def passes_of(constants: TimeConstants, op: Operation) -> float:
-    """How many times as long as one of bfloat16 a product takes: passes of float32, or the quicker ones of its type."""
-    kind = matrix_type(op)
-    return matrix_passes(op) if kind == "bf16" else 1 / constants[f"{kind}_rate"]
-
-
-REGISTER, LANES = 1024, 128
+REGISTER = 1024
 """Elements of a vector register: 8 sublanes of 128 lanes."""
 
 SORTS = frozenset({"sort", "top-k", "topk"})
@@ -69,7 +68,7 @@ _MOVES = {
 
 @dataclass
 class Work:
-    """What one kernel asks of the units."""
+    """What one kernel asks of the units and memories."""
 
     matrix_us: float = 0.0  # microseconds of passes on the matrix unit
     products: Counter[str] = field(default_factory=Counter)  # type on the matrix unit -> multiplications and additions
@@ -81,6 +80,10 @@ class Work:
     sparse_us: float = 0.0  # microseconds of rows that SparseCores gather
     link_us: float = 0.0  # microseconds of exchanges with other chips
     unknown: tuple[str, ...] = ()  # why operations have no price
+    moved: Counter[int] = field(default_factory=Counter)  # memory (HBM, NEAR ...) -> megabytes, each array once
+    again: float = 0.0  # megabytes of HBM that a product's windows read once more
+    steps: int = 0  # from one window of its arrays to the next
+    scalar: bool = False  # whether it makes one number: on the scalar core, if it touches no HBM
 
     def include(self, other: Work) -> None:
         """Add what ``other`` asks for."""
@@ -96,15 +99,36 @@ class Work:
         parts = ("registers", "transcendental", "rotations")
         return replace(self, **{part: getattr(self, part) * share for part in parts})
 
-    def vector_us(self, constants: TimeConstants) -> float:
-        """Microseconds of the vector unit; its slots for arithmetic and for transcendentals work side by side."""
-        arithmetic = self.registers * constants["vector_ns"]
-        special = self.transcendental * constants["transcendental_ns"]
-        return (max(arithmetic, special) + self.rotations * constants["rotation_ns"]) / 1e3
-
     def rows_us(self, constants: TimeConstants) -> float:
         """Microseconds of rows and elements that are gathered or scattered one by one."""
         return (self.rows * constants["gather_row_ns"] + self.elements * constants["gather_element_ns"]) / 1e3
+
+    def parts(self, constants: TimeConstants, stream_us: Callable[[float], float]) -> dict[str, float]:
+        """Bound -> microseconds that the unit alone needs; ``stream_us``: those of megabytes through HBM.
+
+        The vector unit's slots for arithmetic and for transcendentals work side by side.
+        """
+        slots = self.registers * constants["vector_ns"], self.transcendental * constants["transcendental_ns"]
+        vector = (max(slots) + self.rotations * constants["rotation_ns"]) / 1e3
+        near = self.moved[NEAR] / constants["near_mb_per_us"]
+        stream = stream_us(self.moved[HBM] + constants["restreamed"] * self.again)
+        if self.moved[COMMON] and constants["common_mb_per_us"]:
+            stream = max(stream, self.moved[COMMON] / constants["common_mb_per_us"])
+        return {
+            "matrix": self.matrix_us,
+            "vmem" if near > vector else "vector": vector + near,
+            "hbm": stream,
+            "link": self.link_us,
+        }
+
+    def latency(self, constants: TimeConstants, hbm_us: float) -> float:
+        """Microseconds that nothing hides: the start, the first and the last window, the steps between windows."""
+        streams = self.moved[HBM] >= SCALAR_MB
+        if self.scalar and not streams:
+            return constants["scalar_us"]
+        start = constants["launch_us" if streams else "near_launch_us"]
+        first = hbm_us * FIRST_WINDOW / max(self.steps + 1, self.rows)  # each row begins to pass by itself
+        return start + first + self.steps * constants["step_us"]
 
 
 def _across_lanes(dims: Sequence[int], operand: Tiles, result: Tiles) -> bool:
@@ -112,29 +136,6 @@ def _across_lanes(dims: Sequence[int], operand: Tiles, result: Tiles) -> bool:
     lanes = next((d for d in result.minor_to_major if result.shape[d] > 1), None)
     own = next((d for d in operand.minor_to_major if operand.shape[d] > 1), None)
     return own is not None and (own >= len(dims) or dims[own] != lanes)
-
-
-_EVERY_OTHER = re.compile(r":\d+:(?:[2-9]|\d{2,9})\]")
-
-
-def _takes_every_other(op: Operation, operand: Tiles) -> bool:
-    """Whether a slice takes every second, third ... of what lies along the lanes: registers are turned for that."""
-    taken = op.attributes.get("slice", "").split(",")
-    lanes = operand.minor_to_major[:1]
-    return bool(lanes) and lanes[0] < len(taken) and _EVERY_OTHER.search(taken[lanes[0]]) is not None
-
-
-def _gets_thin(operand: Tiles, result: Tiles) -> bool:
-    """Whether a reshape makes, or ends, lanes or sublanes of a few elements, such as pairs: no view of the registers.
-
-    Wherever they are taken apart in the fusion, each register of the denser side is turned once at least.
-    """
-    ends = [tiles.shape[-2:] for tiles in (operand, result)]
-    return ends[0] != ends[1] and any(1 < size < _THIN for size in (*ends[0], *ends[1]))
-
-
-_THIN = 8
-"""Elements: as many sublanes as a register has."""
 
 
 def _add_sort(work: Work, arrays: Sequence[Tiles], dim: int, each: float) -> None:
@@ -176,8 +177,7 @@ def add_operation(
         if batch > 1 and 1 in (height, columns):  # a product and a sum of the vector unit
             work.registers += batch * height * columns * depth * each * (1 + constants["sum_ops"])
             return
-        us = batch * matrix_us(constants, height, columns, depth) / constants["efficiency"]
-        work.matrix_us += us * passes_of(constants, op)
+        work.matrix_us += batch * matrix_us(constants, op, height, columns, depth)
     elif name in ("gather", "scatter"):
         rows = gathered_rows(op, operands[1] if len(operands) > 1 else result, result)
         sizes = op.integers("slice_sizes")
@@ -189,25 +189,16 @@ def add_operation(
     elif name == "broadcast" and operands and not operands[0].shape:
         return  # one number stands in a register as it is
     elif name in _MOVES:
-        if name == "slice" and operands and _takes_every_other(op, operands[0]):
-            work.rotations += operands[0].elements * each
-        elif name in ("slice", "concatenate") and operands:
-            whole, part = (operands[0], result) if name == "slice" else (result, operands[0])
-            if whole.shape[-1:] != part.shape[-1:] and 1 < whole.shape[-1] < _THIN:
-                work.rotations += prod(whole.shape) * each
         if name == "broadcast" and operands and _across_lanes(op.integers("dimensions"), operands[0], result):
             work.rotations += min(registers, share * prod(operands[0].shape) / 8)  # eight of its numbers a register
         work.registers += registers * constants[_MOVES[name]]
-    elif name in MOVES_ONLY:
-        if name == "reshape" and operands and _gets_thin(operands[0], result):
-            work.rotations += min(operands[0].elements, result.elements) * each
     elif name == "reduce":
         operand = operands[0] if operands else result
         reduced, order = set(op.integers("dimensions")), operand.minor_to_major
-        work.registers += operand.elements * each * constants["sum_ops"] * (2 if {*order[1:2]} & reduced else 1)
+        work.registers += operand.elements * each * constants["sum_ops"]
         if order and order[0] in reduced:
             work.rotations += share * operand.elements / max(operand.shape[order[0]], 128) / 8
-    else:
+    elif name not in MOVES_ONLY:
         work.unknown += (f"no mechanism for {name} is known",)
 
 
@@ -226,7 +217,6 @@ class Windows:
     """
 
     counts: tuple[int, ...] = ()
-    known: bool = False
     groups: int = 1
     visited: float = 1.0
 
@@ -240,8 +230,8 @@ class Windows:
         counts = tuple(max(1, int(number)) for number in _NUMBER.findall(match[1]))
         if (mask := _MASKED.search(config)) and max(dims := (int(mask[1]), int(mask[2]))) < len(counts) == 5:
             groups, blocks = (counts[dim] for dim in dims)
-            return cls((counts[0], counts[2], counts[4]), True, groups, (groups + blocks - 1) / (groups * blocks))
-        return cls(counts, True)
+            return cls((counts[0], counts[2], counts[4]), groups, (groups + blocks - 1) / (groups * blocks))
+        return cls(counts)
 
     @property
     def count(self) -> int:
@@ -275,37 +265,3 @@ class Fused:
             whole = replace(whole.times(windows.visited), matrix_us=whole.matrix_us * windows.visited)
             whole.products = Counter({kind: flops // windows.groups for kind, flops in whole.products.items()})
         return whole
-
-
-@dataclass
-class Asked:
-    """What one run of a kernel asks of the units and memories, in megabytes and counts."""
-
-    work: Work
-    windows: Windows
-    far: float = 0.0  # megabytes through HBM, each array once
-    again: float = 0.0  # megabytes that a product's windows read once more
-    near: float = 0.0  # megabytes of arrays in vector memory
-    common: float = 0.0  # and in the memory that two cores of v4 have in common
-    scalar: bool = False  # one number, made by the scalar core
-
-    def parts(self, constants: TimeConstants, stream_us: Callable[[float], float]) -> dict[str, float]:
-        """Bound -> microseconds that the unit alone needs."""
-        vector, near = self.work.vector_us(constants), self.near / constants["near_mb_per_us"]
-        stream = stream_us(self.far + constants["restreamed"] * self.again)
-        if self.common and constants["common_mb_per_us"]:
-            stream = max(stream, self.common / constants["common_mb_per_us"])
-        return {
-            "matrix": self.work.matrix_us,
-            "vmem" if near > vector else "vector": vector + near,
-            "hbm": stream,
-            "link": self.work.link_us,
-        }
-
-    def latency(self, constants: TimeConstants, hbm_us: float) -> float:
-        """Microseconds that nothing hides: the start, the first and the last window, the steps between windows."""
-        if self.scalar:
-            return constants["scalar_us"]
-        start = constants["launch_us" if self.far > _SCALAR_MB else "near_launch_us"]
-        first = hbm_us * FIRST_WINDOW / max(self.windows.count, self.work.rows)  # each row begins to pass by itself
-        return start + first + (self.windows.count - 1) * constants["step_us"]
