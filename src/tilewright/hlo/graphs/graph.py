@@ -86,12 +86,13 @@ class Node:
     ``plain``       it carries no attributes of foreign dialects (shardings and the like)
     ``position``    its place in the original order; a made one takes the place of ``like``
     ``said``        its name and attributes as a key, once somebody has asked (``rewrites/cleanup.py``)
+    ``origins``     what it was in the program, then the calls that it came with, innermost first (``predicting.py``)
     ==============  ================================================================================================
     """
 
     __slots__ = (
-        "attributes", "block", "blocks", "handle", "like", "name", "operands", "plain", "position", "read", "results",
-        "said",
+        "attributes", "block", "blocks", "handle", "like", "name", "operands", "origins", "plain", "position", "read",
+        "results", "said",
     )  # fmt: skip
 
     def __init__(self, name: str, operands: Iterable[Value], attributes: dict[str, Any] | None = None) -> None:
@@ -107,6 +108,7 @@ class Node:
         self.plain = True
         self.position = 0
         self.said: tuple[Any, ...] | None = None
+        self.origins: tuple[Any, ...] = ()
         for value in self.operands:
             value.users[self] = value.users.get(self, 0) + 1
 

@@ -99,7 +99,7 @@ class CommonSubexpressions(Rewrite):
         seen: dict[Hashable, Node] = {}
         kept: list[Node] = []
         for op in block.operations:
-            first = seen.setdefault((operation_key(op), *op.operands), op) if _may_be_merged(op) else op
+            first = seen.setdefault((operation_key(op), *op.operands), op) if may_be_merged(op) else op
             if first is op:
                 kept.append(op)
             else:
@@ -111,7 +111,7 @@ class CommonSubexpressions(Rewrite):
         return count
 
 
-def _may_be_merged(op: Node) -> bool:
+def may_be_merged(op: Node) -> bool:
     """Whether what an operation does is known from its name and attributes."""
     plain = op.plain and op.name in PURE and len(op.results) == 1
     return plain and (op.name != "reduce" or "monoid" in op.attributes)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, ClassVar
 
+from tilewright.hlo.graphs.graph import Block, Node, Value, replace_value, walk
 from tilewright.hlo.ir import ir, run_passes
+from tilewright.hlo.rewrites.cleanup import may_be_merged, operation_key
 from tilewright.hlo.rewriting.base import Step, option
+from tilewright.hlo.rewriting.maker import PURE
 
 
 @dataclass(frozen=True)
@@ -87,11 +92,14 @@ def calls_itself(module: Any) -> str:
 
 def _inlinable(function: Any) -> int:
     """How many operations a call of ``function`` would add, nested ones included; 0 if it may not be inlined."""
-    if function is None or "sym_visibility" not in function.attributes:
-        return 0
-    if ir.StringAttr(function.attributes["sym_visibility"]).value != "private":
+    if function is None or not _is_private(function):
         return 0
     return len(_inside(function)) if len(function.regions[0].blocks) == 1 else 0
+
+
+def _is_private(function: Any) -> bool:
+    named = function.attributes
+    return "sym_visibility" in named and ir.StringAttr(named["sym_visibility"]).value == "private"
 
 
 def _expand(call: Any, function: Any) -> None:
@@ -108,3 +116,112 @@ def _expand(call: Any, function: Any) -> None:
     for old, new in zip(call.results, last.operands):
         old.replace_all_uses_with(new)
     call.erase()
+
+
+# The same for graphs, whose operations are cheaper to copy than MLIR's: copies share the handle of what they are of.
+
+
+def with_calls_in_place(bodies: Sequence[Block], once: bool = False) -> tuple[list[Block], int]:
+    """Function bodies as :class:`Inline` leaves them, and how many operations went.
+
+    ``once``: what an operation before it has computed is not put there again (:class:`CommonSubexpressions`).
+    """
+    functions = {body.name: body for body in bodies}
+    expanding = _Expanding(functions)
+    with suppress(CycleError):
+        for name in _innermost_first({name: _calls(body) for name, body in functions.items()}).static_order():
+            expanding.expand(name, functions[name], {} if once and name not in expanding.private else None)
+    if not expanding.count:
+        return [*bodies], 0
+    named, open_ = set[str](), functions.keys() - expanding.private
+    while open_:
+        named |= open_
+        used = (op.handle for name in open_ for op in _operations(functions[name]) if op.name not in PURE)
+        open_ = {word for op in used for key in op.attributes for word in _SYMBOL.findall(str(op.attributes[key]))}
+        open_ = open_ & functions.keys() - named
+    return [body for body in bodies if body.name in named], expanding.count
+
+
+_SYMBOL = re.compile(r"@([\w$.\-]+)")
+
+
+def _operations(body: Block) -> Iterator[Node]:
+    return (op for block in walk(body) for op in block.operations)
+
+
+def _calls(body: Block) -> list[Any]:
+    return [op.handle for op in _operations(body) if op.name == "func.call"]
+
+
+class _Expanding:
+    """Puts the bodies of private functions in place of their calls; ``count``: operations that went."""
+
+    def __init__(self, functions: Mapping[str, Block]) -> None:
+        self.functions, self.budget, self.count, self.position = functions, Inline.limit, 0, 0
+        self.private = {name for name, body in functions.items() if _is_private(body.handle.owner)}
+        self.sizes: dict[str, int] = {}  # operations of a function, calls expanded
+
+    def expand(self, name: str, block: Block, first: dict[Hashable, Value] | None) -> None:
+        """Expand the calls in a block; ``first``: what was computed, where it is not to be computed again."""
+        operations, block.operations = block.operations, []
+        for op in operations:
+            self.position += 1
+            op.position, values = self.position, op.results
+            for body in op.blocks:
+                self.expand("", body, None)
+            callee = self._callee(op)
+            if callee is not None:
+                of = dict(zip(callee.arguments, op.operands))
+                self._copy(callee.operations[:-1], block, of, op.origins, first)
+                values = [of[value] for value in callee.operations[-1].operands]
+            elif first is not None and may_be_merged(op):
+                values = [first.setdefault((operation_key(op), *op.operands), op.result)]
+            if callee is None and values == op.results:
+                block.operations.append(op)
+                continue
+            self.count, block.changed = self.count + 1, block.changed or callee is None
+            for old, new in zip(op.results, values):
+                replace_value(old, new)
+            op.drop()
+        self.sizes[name] = sum(1 for _ in _operations(block))
+
+    def _callee(self, op: Node) -> Block | None:
+        """The function that an operation calls, if its body is to take the call's place."""
+        name = _callee(op.handle) if op.name == "func.call" and op.plain else ""
+        if name not in self.private or self.sizes[name] > self.budget:
+            return None
+        self.budget -= self.sizes[name]
+        return self.functions[name]
+
+    def _copy(
+        self,
+        operations: Sequence[Node],
+        block: Block,
+        of: dict[Value, Value],
+        calls: tuple[Any, ...],
+        first: dict[Hashable, Value] | None,
+    ) -> None:
+        """Put copies of operations into a block, of the values ``of`` theirs; ``calls``: what they come with."""
+        for op in operations:
+            operands = [of[value] for value in op.operands]
+            key = (operation_key(op), *operands) if first is not None and may_be_merged(op) else None
+            if first is not None and key in first:
+                of[op.result], self.count, block.changed = first[key], self.count + 1, True
+                continue
+            copy = Node(op.name, operands, op.attributes)
+            self.position += 1
+            copy.handle, copy.plain, copy.position, copy.said = op.handle, op.plain, self.position, op.said
+            copy.origins = op.origins and (*op.origins, *calls)
+            block.append(copy)
+            for value in op.results:
+                of[value] = copy.add_result(value.shape, value.dtype)
+                of[value].handle = value.handle
+            if first is not None and key is not None:
+                first[key] = copy.result
+            for body in op.blocks:
+                inner = Block(body.name, copy)
+                for value in body.arguments:
+                    of[value] = inner.add_argument(value.shape, value.dtype)
+                    of[value].handle = value.handle
+                self._copy(body.operations, inner, of, calls, None)
+                copy.blocks.append(inner)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.graphs.graph import Block, Node, Value, in_order
@@ -20,10 +20,8 @@ from tilewright.hlo.ir import ir, parse_module
 from tilewright.hlo.opcodes import ELEMENTWISE, PRODUCTS
 from tilewright.hlo.program import Computation, Operation, Program
 from tilewright.hlo.reading.mlir_reader import attributes_of, region_kind, xla_shape, xla_tuple
-from tilewright.hlo.rewrites.inline import Inline
+from tilewright.hlo.rewrites.inline import with_calls_in_place
 from tilewright.hlo.rewrites.pipeline import NEWEST, normal_form
-
-_TAG = "tilewright:"
 
 Key = tuple[int, str]
 """(line of the text, name) of an operation."""
@@ -63,13 +61,12 @@ def in_normal_form(program: Program) -> Normalised:
     ['parameter', 'return']
     """
     try:
-        module = parse_module(program.text)
-        origins = tag(module, program)
-        inlined = Inline().apply_module(module)
-        bodies = read_functions(module)
+        read = read_functions(parse_module(program.text))
+        tag(read, program)
+        bodies, inlined = with_calls_in_place(read, once=True)
         if not normal_form(bodies) and not inlined:
             return Normalised(program)
-        return _Written(program, origins).normalised(bodies)
+        return _Written(program).normalised(bodies)
     except Exception:  # the bindings' own, too: a report on the program as written is better than none
         return Normalised(program, version=0)
 
@@ -82,55 +79,36 @@ class Origin(NamedTuple):
     computation: str = ""
 
 
-_NOTHING = Origin(Operation("", "", ""), "")
+_NOTHING = (Origin(Operation("", "", ""), ""),)
 
 
-def tag(module: Any, program: Program) -> list[Origin]:
-    """Number the module's operations in their locations; what stands at each number (:func:`numbers_of`)."""
-    origins: list[Origin] = []
-    with module.context:
-        for view in module.body.operations:
-            function = view.operation
-            if function.name == "func.func" and len(function.regions[0].blocks) == 1:
-                name = ir.StringAttr(function.attributes["sym_name"]).value
-                if name in program.by_name:
-                    _tag_block(function.regions[0].blocks[0], program, name, name, origins)
-    return origins
+def tag(bodies: Sequence[Block], program: Program) -> None:
+    """Note in each operation of a program's functions what it was (``Node.origins``)."""
+    for body in bodies:
+        if body.name in program.by_name:
+            _tag_block(body, program, body.name, body.name)
 
 
-def _tag_block(block: Any, program: Program, computation: str, function: str, origins: list[Origin]) -> None:
+def _tag_block(block: Block, program: Program, computation: str, function: str) -> None:
     """The block's operations and the text's stand in one order; where they do not, the rest stays untagged."""
-    written = [op for op in program.by_name[computation].operations if op.opcode != "parameter"]
-    for view, op in zip(block.operations, written):
-        handle = view.operation
-        if handle.name.rpartition(".")[2] != op.opcode.rpartition(".")[2]:
+    written = (op for op in program.by_name[computation].operations if op.opcode != "parameter")
+    for node, op in zip(block.operations, written):
+        if node.name.rpartition(".")[2] != op.opcode.rpartition(".")[2]:
             return
-        handle.location = ir.Location.name(f"{_TAG}{len(origins)}", handle.location)
-        origins.append(Origin(op, function, computation))
-        for region, name in zip(handle.regions, op.calls) if op.calls else ():
-            if len(region.blocks) == 1 and name in program.by_name:
-                _tag_block(region.blocks[0], program, name, function, origins)
-
-
-def numbers_of(op: Node) -> list[int | None]:
-    """Its number (:func:`tag`), and those of the calls that it came with, innermost first; None for what has none."""
-    calls: list[Any] = []
-    place: Any = getattr(op.lender.handle, "location", None)
-    while hasattr(place, "callee"):
-        calls.append(place.caller)
-        place = place.callee
-    names = [getattr(each, "name_str", "") for each in (place, *reversed(calls))]
-    return [int(name.removeprefix(_TAG)) if name.startswith(_TAG) else None for name in names]
+        node.origins = (Origin(op, function, computation),)
+        for body, name in zip(node.blocks, op.calls):
+            if name in program.by_name:
+                _tag_block(body, program, name, function)
 
 
 class _Written:
     """Writes blocks as computations: what is still an operation of the program has its name, line and attributes."""
 
-    def __init__(self, old: Program, origins: list[Origin]) -> None:
-        self.old, self.origins = old, origins
+    def __init__(self, old: Program) -> None:
+        self.old = old
         self.blocks: list[tuple[Block, str, str, list[Operation]]] = []  # its name, function and old parameters
         self.calls: dict[Node, tuple[str, ...]] = {}
-        self.known: dict[Node, list[Origin]] = {}  # what an operation was, and the calls that it came with
+        self.known: dict[Node, tuple[Origin, ...]] = {}  # what an operation was, and the calls that it came with
         self.names: dict[Node | Value, str] = {}
         self.taken: set[tuple[str | int, str]] = set()  # names of a function ("": of computations), and of a line
         self.copies: Counter[tuple[str, str]] = Counter()
@@ -160,8 +138,7 @@ class _Written:
             *inner, last = block.operations
             block.operations = [*in_order(inner), last]
         for op in block.operations:
-            numbers = numbers_of(op)
-            self.known[op] = [_NOTHING if number is None else self.origins[number] for number in numbers]
+            self.known[op] = op.lender.origins or _NOTHING
             theirs = self.known[op][0].op.calls
             if len(theirs) != len(op.blocks):
                 theirs = tuple(f"{name}/{op.name}.{region_kind(op.name, k)}" for k in range(len(op.blocks)))
