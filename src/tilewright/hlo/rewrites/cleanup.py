@@ -143,7 +143,7 @@ class DeadCode(Rewrite):
         """One pass from the end, so that whole chains go."""
         kept: list[Node] = []
         for op in reversed(block.operations):
-            if op.name not in PURE or any(value.users for value in op.results):
+            if op.name not in PURE or [value for value in op.results if value.users]:
                 kept.append(op)
             else:
                 op.drop()

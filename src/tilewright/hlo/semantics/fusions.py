@@ -280,35 +280,34 @@ class Fusions:
 
     def _let_values_flow(self) -> None:
         """Write what several kernels want and what costs more to compute again than to read."""
-        heads: dict[str, frozenset[str]] = {}  # the kernels that want a value, itself where it is one
+        through, kinds = self.through, self.kind
+        heads: dict[str, _Names] = {}  # the kernels that want a value, itself where it is one
         multiplied = set[str]()  # values that flow into products, and these
         for op in reversed(self.operations):
             name = op.name
-            if name not in self.through:
-                heads[name] = frozenset((name,))
-                multiplied |= {name} if self.kind[name] in PRODUCTS else set()
+            if name not in through:
+                heads[name] = name
+                multiplied |= {name} if kinds[name] in PRODUCTS else set()
                 continue
-            heads[name] = _union([heads[reader.name] for reader in self.readers[name]])
-            if any(reader.name in multiplied for reader in self.readers[name]):
+            readers = [reader.name for reader in self.readers[name]]
+            heads[name] = _union([heads[reader] for reader in readers])
+            if not multiplied.isdisjoint(readers):
                 multiplied.add(name)
-        made_of: dict[str, frozenset[str]] = {}
+        made_of: dict[str, _Names] = {}
         dear = set[str]()  # what an exponential or its like is made for
         for op in self.operations:
-            name = op.name
-            if self.kind[name] in TRANSCENDENTAL or any(each in dear and each in self.through for each in op.operands):
+            name, kind = op.name, kinds[op.name]
+            if kind in TRANSCENDENTAL or not dear.isdisjoint(through.intersection(op.operands)):
                 dear.add(name)
-            if name in self.through and len(heads[name]) > 1 and self.kind[name] not in FREE:
-                sources = _union([made_of.get(operand, frozenset()) for operand in op.operands])
+            if name in through and isinstance(wanted := heads[name], frozenset) and wanted and kind not in FREE:
+                known = _union([made_of[operand] for operand in op.operands if operand in made_of])
+                sources = {known} if isinstance(known, str) else known
                 cost = sum(self.bytes.get(source.partition("#")[0], 0) for source in sources)
-                most = _RECOMPUTED * self.bytes[name] * (2 if len(heads[name]) == 2 else 1)
+                most = _RECOMPUTED * self.bytes[name] * (2 if len(wanted) == 2 else 1)
                 apart = (cost > most and (name in dear or name in multiplied)) or len(sources) > _MANY
-                if apart and not (self.kind[name] == "compare" and len(sources) == 1):
-                    self.through.discard(name)
-            if name in self.through:
-                parts = [made_of[each] if each in made_of else frozenset((each,)) for each in op.operands]
-                made_of[name] = _union(parts)
-            else:
-                made_of[name] = frozenset((name,))
+                if apart and not (kind == "compare" and len(sources) == 1):
+                    through.discard(name)
+            made_of[name] = _union([made_of.get(each, each) for each in op.operands]) if name in through else name
 
     def _let_heads_flow(self) -> None:
         """A product or reduction whose result only one chain wants writes the chain's end instead."""
@@ -529,11 +528,17 @@ class Fusions:
         return len(orders) == 1 and tuple(orders[0]) != tuple(reversed(range(len(orders[0]))))
 
 
-def _union(names: Sequence[frozenset[str]]) -> frozenset[str]:
-    """All the names; of more than many some, as it does not matter then which. Most values have one of these sets."""
-    if len(names) == 1:
-        return names[0]
-    found = frozenset().union(*names)
+_Names = str | frozenset[str]
+"""A few names; one as it is."""
+
+
+def _union(parts: Sequence[_Names]) -> _Names:
+    """All the names; of more than many some, as it does not matter then which. Most values have one name."""
+    if len(parts) == 1:
+        return parts[0]
+    found = frozenset[str]().union(*[(part,) if isinstance(part, str) else part for part in parts])
+    if len(found) == 1:
+        return next(iter(found))
     return found if len(found) <= _MANY else frozenset(islice(found, _MANY + 1))
 
 

@@ -155,11 +155,11 @@ class Placed:
         weights of a convolution, a table of whole rows; nothing that only the vector unit reads.
         """
         taken = {**dict.fromkeys(DOTS, slice(2)), "convolution": slice(1, 2), "gather": slice(1)}
-        for op in self.operations:
-            rows, table = op.integers("slice_sizes")[1:], self.operand_tiles(op)[:1]
-            if plain_opcode(op.opcode) == "gather" and any(rows != tiles.shape[1:] for tiles in table):
+        for op in (op for op in self.operations if plain_opcode(op.opcode) in taken):
+            rows = op.integers("slice_sizes")[1:]
+            if plain_opcode(op.opcode) == "gather" and any(rows != t.shape[1:] for t in self.operand_tiles(op)[:1]):
                 continue
-            for name in op.operands[taken.get(plain_opcode(op.opcode), slice(0))]:
+            for name in op.operands[taken[plain_opcode(op.opcode)]]:
                 while name in self.through and plain_opcode(self.by_name[name].opcode) in _SAME:
                     name = self.by_name[name].operands[0]
                 yield name
@@ -254,9 +254,9 @@ class Placed:
 
     def read_again(self, op: Operation) -> float:
         """Megabytes that a product's blocks read more than once: each column of blocks reads the left operand anew."""
-        operands = self.operand_tiles(op)
-        dims = product_sizes(op, operands, self.tiles[op.name]) if plain_opcode(op.opcode) in DOTS else None
-        if dims is None or len(operands) < 2:
+        operands = self.operand_tiles(op) if plain_opcode(op.opcode) in DOTS else []
+        dims = product_sizes(op, operands, self.tiles[op.name]) if len(operands) > 1 else None
+        if dims is None:
             return 0.0
         batch, rows, columns, _ = dims
         left, right = (tiles.megabytes / batch for tiles in operands[:2])

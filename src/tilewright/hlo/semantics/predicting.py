@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import NamedTuple
 
 from tilewright.hlo.cost import plain_opcode
@@ -106,9 +107,11 @@ class _Written:
 
     def __init__(self, old: Program) -> None:
         self.old = old
-        self.blocks: list[tuple[Block, str, str, list[Operation]]] = []  # its name, function and old parameters
+        self.blocks: list[tuple[Block, str, list[Operation]]] = []  # its name and old parameters
+        self.wanted: list[
+            tuple[Node | Value, str, int, str, str | None]
+        ] = []  # its function, line and name; what it was
         self.calls: dict[Node, tuple[str, ...]] = {}
-        self.known: dict[Node, tuple[Origin, ...]] = {}  # what an operation was, and the calls that it came with
         self.names: dict[Node | Value, str] = {}
         self.taken: set[tuple[str | int, str]] = set()  # names of a function ("": of computations), and of a line
         self.copies: Counter[tuple[str, str]] = Counter()
@@ -120,11 +123,14 @@ class _Written:
         for body in bodies:
             self._place(body, body.name, body.name, body.name)
         for still in (True, False):  # what is still the same operation has the first right to the name
-            for block, _, function, parameters in self.blocks:
-                self._name(block, function, parameters, still)
+            for node, function, line, name, was in self.wanted:
+                if (was is not None) is still:
+                    self.names[node] = self._free(function, line, name)
+                    if was:
+                        self.came_from[line, self.names[node]] = line, was
         computations = tuple(
             Computation(name, tuple(self._operations(block, parameters, functions)), name == self.old.entry.name)
-            for block, name, _, parameters in self.blocks
+            for block, name, parameters in self.blocks
         )
         return Normalised(replace(self.old, computations=computations), self.came_from)
 
@@ -133,33 +139,26 @@ class _Written:
         before = self.old.by_name[was].operations if was in self.old.by_name else ()
         parameters = [op for op in before if op.opcode == "parameter"]
         parameters += [Operation(f"%arg{k}", "parameter", "") for k in range(len(parameters), len(block.arguments))]
-        self.blocks.append((block, name, function, parameters))
+        self.blocks.append((block, name, parameters))
+        self.wanted += [(value, function, 0, one.name, "") for value, one in zip(block.arguments, parameters)]
         if block.changed:
             *inner, last = block.operations
             block.operations = [*in_order(inner), last]
         for op in block.operations:
-            self.known[op] = op.lender.origins or _NOTHING
-            theirs = self.known[op][0].op.calls
+            was = _known(op)[0]
+            if not was.op.name or (op.handle is None and op.name == "constant"):  # a return, too, has no name to give
+                self.wanted += [(op, function, 0, f"%{op.name}", None)] * bool(op.results)
+            elif op.results:
+                wanted = f"{was.function}/{was.op.name}" if was.function != function else was.op.name
+                same = was.op.name if was.op.opcode == _opcode(op) else None
+                self.wanted.append((op, function, was.op.line, wanted, same))
+        for op in (op for op in block.operations if op.blocks):
+            theirs = _known(op)[0].op.calls
             if len(theirs) != len(op.blocks):
                 theirs = tuple(f"{name}/{op.name}.{region_kind(op.name, k)}" for k in range(len(op.blocks)))
-            self.calls[op] = tuple(self._free("", 0, each) for each in theirs) if op.blocks else ()
+            self.calls[op] = tuple(self._free("", 0, each) for each in theirs)
             for body, own, each in zip(op.blocks, self.calls[op], theirs):
                 self._place(body, own, function, each)
-
-    def _name(self, block: Block, function: str, parameters: Sequence[Operation], still: bool) -> None:
-        for value, parameter in zip(block.arguments, parameters) if still else ():
-            self.names[value] = self._free(function, 0, parameter.name)
-        for op in block.operations:
-            origin = self.known[op][0]
-            line, same = origin.op.line, origin.op.opcode == _opcode(op)
-            if not origin.op.name or (op.handle is None and op.name == "constant"):
-                line, wanted, same = 0, f"%{op.name}", False  # a return, too, has no name to give
-            else:
-                wanted = f"{origin.function}/{origin.op.name}" if origin.function != function else origin.op.name
-            if op.results and same is still:
-                self.names[op] = self._free(function, line, wanted)
-                if same:
-                    self.came_from[line, self.names[op]] = line, origin.op.name
 
     def _free(self, function: str, line: int, name: str) -> str:
         """The name, with a number behind it where the function has it already, or another one for the same line."""
@@ -178,7 +177,7 @@ class _Written:
         for value, parameter in zip(block.arguments, parameters):
             yield replace(parameter, name=self.names[value], shape=_shape(value))
         for op in block.operations:
-            known, opcode, calls = self.known[op], _opcode(op), self.calls[op]
+            known, opcode, calls = _known(op), _opcode(op), self.calls.get(op, ())
             before = known[0].op
             if opcode == "call":
                 callee = ir.FlatSymbolRefAttr(op.handle.attributes["callee"]).value
@@ -205,15 +204,23 @@ class _Written:
         return self.names[op] if len(op.results) == 1 else f"{self.names[op]}#{value.index}"
 
 
+def _known(op: Node) -> tuple[Origin, ...]:
+    """What an operation was, and the calls that it came with."""
+    return op.lender.origins or _NOTHING
+
+
 def _opcode(op: Node) -> str:
     """The operation's name without any dialect's, as programs have it."""
     return op.name.removeprefix("chlo.").removeprefix("func.").removeprefix("mhlo.") if "." in op.name else op.name
 
 
 def _shape(value: Value) -> str:
-    if value.shape is None:
-        return xla_shape(str(value.handle.type))
-    return xla_shape(f"tensor<{''.join([f'{size}x' for size in value.shape])}{value.dtype}>")
+    return xla_shape(str(value.handle.type)) if value.shape is None else _array_shape(value.shape, value.dtype)
+
+
+@lru_cache(maxsize=16384)
+def _array_shape(shape: tuple[int, ...], dtype: str) -> str:
+    return xla_shape(f"tensor<{''.join([f'{size}x' for size in shape])}{dtype}>")
 
 
 _WITH_DIMS = {"broadcast_in_dim": "dims", "concatenate": "dim", "reduce": "dims", "transpose": "permutation"}
