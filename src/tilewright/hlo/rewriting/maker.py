@@ -41,10 +41,7 @@ def is_elementwise(op: Node) -> bool:
 
 def is_static(*values: Value) -> bool:
     """Whether every value is an array of known shape without a dim of size 0."""
-    for value in values:  # (a loop, as it is asked of every operation in every sweep)
-        if value.shape is None or 0 in value.shape:
-            return False
-    return True
+    return not [value for value in values if value.shape is None or 0 in value.shape]
 
 
 def made_by(value: Value, *names: str) -> Node | None:

@@ -105,9 +105,8 @@ class Fusions:
         self.by_name, self.readers = whole.named, whole.readers
         shapes = {op.shape for op in self.operations}
         sizes = {each: self.size(each) for each in shapes}
-        elements = {each: sum(layout.num_elements for layout in self._arrays(each)) for each in shapes}
+        self.elements = {each: sum(layout.num_elements for layout in self._arrays(each)) for each in shapes}
         self.bytes = {op.name: sizes[op.shape] for op in self.operations}
-        self.elements = {op.name: elements[op.shape] for op in self.operations}
         self.kind = {op.name: plain_opcode(op.opcode) for op in self.operations}
         masks = context.chip is not None and context.chip.compiler_masks_groups
         grouped = (op for op in self.operations if self.kind[op.name] == "ragged-dot")
@@ -143,7 +142,9 @@ class Fusions:
                 kinds[op.name] = kinds.get(op.operands[0], "")
             elif kinds[op.name] == "transpose":
                 turned[op.name] = op
-        others = {name for op in operations if kinds[op.name] != "custom-call" for name in op.operands}
+        reshapes = [op.operands[0] for op in operations if kinds[op.name] == "reshape" and op.operands]
+        asked = any(kinds.get(name, "parameter") == "parameter" for name in reshapes)
+        others = {name for op in operations if asked and kinds[op.name] != "custom-call" for name in op.operands}
         found = []
         for op in operations:
             maker = kinds.get(op.operands[0], "parameter") if op.operands else ""
@@ -293,21 +294,33 @@ class Fusions:
             heads[name] = _union([heads[reader] for reader in readers])
             if not multiplied.isdisjoint(readers):
                 multiplied.add(name)
-        made_of: dict[str, _Names] = {}
-        dear = set[str]()  # what an exponential or its like is made for
+        known: dict[str, tuple[_Names, bool]] = {}
         for op in self.operations:
-            name, kind = op.name, kinds[op.name]
-            if kind in TRANSCENDENTAL or not dear.isdisjoint(through.intersection(op.operands)):
-                dear.add(name)
-            if name in through and isinstance(wanted := heads[name], frozenset) and wanted and kind not in FREE:
-                known = _union([made_of[operand] for operand in op.operands if operand in made_of])
-                sources = {known} if isinstance(known, str) else known
-                cost = sum(self.bytes.get(source.partition("#")[0], 0) for source in sources)
-                most = _RECOMPUTED * self.bytes[name] * (2 if len(wanted) == 2 else 1)
-                apart = (cost > most and (name in dear or name in multiplied)) or len(sources) > _MANY
-                if apart and not (kind == "compare" and len(sources) == 1):
-                    through.discard(name)
-            made_of[name] = _union([made_of.get(each, each) for each in op.operands]) if name in through else name
+            name, kind, wanted = op.name, kinds[op.name], heads[op.name]
+            if isinstance(wanted, str) or not wanted or name not in through or kind in FREE:
+                continue
+            parts = [self._flows_from(each, known) for each in op.operands if each in self.by_name]
+            names = _union([written for written, _ in parts])
+            sources = {names} if isinstance(names, str) else names
+            cost = sum(self.bytes.get(source.partition("#")[0], 0) for source in sources)
+            most = _RECOMPUTED * self.bytes[name] * (2 if len(wanted) == 2 else 1)
+            dear = name in multiplied or kind in TRANSCENDENTAL or any(dear for _, dear in parts)
+            if (cost > most and dear) or len(sources) > _MANY:
+                through -= set() if kind == "compare" and len(sources) == 1 else {name}
+
+    def _flows_from(self, name: str, known: dict[str, tuple[_Names, bool]]) -> tuple[_Names, bool]:
+        """What a value is made of, itself where it is written, and whether an exponential or its like is in it."""
+        open_ = [name]
+        while open_:
+            op = self.by_name.get(open_[-1]) if open_[-1] in self.through else None
+            if op is not None and (missing := [each for each in op.operands if each not in known]):
+                open_ += missing
+                continue
+            parts = [known[each] for each in op.operands] if op is not None else []
+            dear = op is not None and (self.kind[op.name] in TRANSCENDENTAL or any(dear for _, dear in parts))
+            last = open_.pop()
+            known[last] = (_union([names for names, _ in parts]), dear) if op is not None else (last, False)
+        return known[name]
 
     def _let_heads_flow(self) -> None:
         """A product or reduction whose result only one chain wants writes the chain's end instead."""
@@ -361,7 +374,10 @@ class Fusions:
     def _keeps(self, reader: Operation, name: str) -> bool:
         """Whether an operation has a result for each element of a head's, or is a kernel of its own that takes it."""
         flows = self.kind[reader.name] in FLOWS and reader.name not in self.relaid
-        return not flows or (self.kind[reader.name] not in _PARTS and self.elements[reader.name] == self.elements[name])
+        return not flows or (
+            self.kind[reader.name] not in _PARTS
+            and self.elements[reader.shape] == self.elements[self.by_name[name].shape]
+        )
 
     def _runs_inside(self, op: Operation) -> bool:
         """Whether an operation is done in kernels of others, and makes none of its own."""

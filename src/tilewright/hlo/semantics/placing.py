@@ -96,13 +96,15 @@ class Placed:
         for op in reversed(self.operations):
             if op.name in self.leaving and op.operands and plain_opcode(op.opcode) in WRITES_IN_PLACE:
                 self.leaving.add(op.operands[0])
-        self.tiles, self.broken = dict[str, Tiles](), dict[str, str]()
-        for op in self.operations:
+        of_shape, broken = dict[str, Tiles](), dict[str, str]()
+        for shape in {op.shape for op in self.operations}:
             try:
-                if layouts := context.layouts(op.shape):
-                    self.tiles[op.name] = Tiles.of(max(layouts, key=lambda layout: layout.size_bytes))
+                if layouts := context.layouts(shape):
+                    of_shape[shape] = Tiles.of(max(layouts, key=lambda layout: layout.size_bytes))
             except (TilewrightError, OverflowError) as error:
-                self.broken[op.name] = str(error)
+                broken[shape] = str(error)
+        self.tiles = {op.name: of_shape[op.shape] for op in self.operations if op.shape in of_shape}
+        self.broken = {op.name: broken[op.shape] for op in self.operations if op.shape in broken}
         self.arguments = {op.name for op in self.operations if op.opcode == "parameter"}
         self.through = fusions.through - self.broken.keys()
         self.found: dict[str, tuple[dict[str, float], dict[str, float]]] = {}  # members that were asked for
