@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, ClassVar
 
-from tilewright.hlo.graphs.graph import Block, Node, Value, replace_value, walk
+from tilewright.hlo.graphs.graph import Block, Node, Value, operations_in, replace_value
 from tilewright.hlo.ir import ir, run_passes
-from tilewright.hlo.rewrites.cleanup import may_be_merged, operation_key
+from tilewright.hlo.rewrites.cleanup import merging_key
 from tilewright.hlo.rewriting.base import Step, option
 from tilewright.hlo.rewriting.maker import PURE
 
@@ -127,30 +127,23 @@ def with_calls_in_place(bodies: Sequence[Block], once: bool = False) -> tuple[li
     ``once``: what an operation before it has computed is not put there again (:class:`CommonSubexpressions`).
     """
     functions = {body.name: body for body in bodies}
+    calls = {
+        name: [op.handle for op in operations_in(body) if op.name == "func.call"] for name, body in functions.items()
+    }
     expanding = _Expanding(functions)
     with suppress(CycleError):
-        for name in _innermost_first({name: _calls(body) for name, body in functions.items()}).static_order():
-            expanding.expand(name, functions[name], {} if once and name not in expanding.private else None)
-    if not expanding.count:
-        return [*bodies], 0
-    named, open_ = set[str](), functions.keys() - expanding.private
+        for name in _innermost_first(calls).static_order():
+            expanding.expand(name, once and name not in expanding.private)
+    named, open_ = set[str](), functions.keys() - (expanding.private if expanding.budget < Inline.limit else ())
     while open_:
         named |= open_
-        used = (op.handle for name in open_ for op in _operations(functions[name]) if op.name not in PURE)
-        open_ = {word for op in used for key in op.attributes for word in _SYMBOL.findall(str(op.attributes[key]))}
-        open_ = open_ & functions.keys() - named
+        used = (op.handle for name in open_ for op in operations_in(functions[name]) if op.name not in PURE)
+        words = {word for op in used for key in op.attributes for word in _SYMBOL.findall(str(op.attributes[key]))}
+        open_ = words & functions.keys() - named
     return [body for body in bodies if body.name in named], expanding.count
 
 
-_SYMBOL = re.compile(r"@([\w$.\-]+)")
-
-
-def _operations(body: Block) -> Iterator[Node]:
-    return (op for block in walk(body) for op in block.operations)
-
-
-def _calls(body: Block) -> list[Any]:
-    return [op.handle for op in _operations(body) if op.name == "func.call"]
+_SYMBOL = re.compile(r'@"?([\w$.\-]+)')
 
 
 class _Expanding:
@@ -160,30 +153,42 @@ class _Expanding:
         self.functions, self.budget, self.count, self.position = functions, Inline.limit, 0, 0
         self.private = {name for name, body in functions.items() if _is_private(body.handle.owner)}
         self.sizes: dict[str, int] = {}  # operations of a function, calls expanded
+        self.first: dict[Hashable, Value] | None = None  # what was computed, where it is not to be computed again
 
-    def expand(self, name: str, block: Block, first: dict[Hashable, Value] | None) -> None:
-        """Expand the calls in a block; ``first``: what was computed, where it is not to be computed again."""
-        operations, block.operations = block.operations, []
+    def expand(self, name: str, once: bool) -> None:
+        """Expand the calls in a function, whose functions are expanded."""
+        before, self.first = self.position, {} if once else None
+        self._put(self.functions[name].clear(), self.functions[name], None, ())
+        self.sizes[name] = self.position - before
+
+    def _put(self, operations: Sequence[Node], block: Block, of: dict[Value, Value] | None, calls: Any) -> None:
+        """Put operations into a block; as copies, that come with ``calls``, where their values have others (``of``)."""
         for op in operations:
             self.position += 1
-            op.position, values = self.position, op.results
-            for body in op.blocks:
-                self.expand("", body, None)
-            callee = self._callee(op)
-            if callee is not None:
-                of = dict(zip(callee.arguments, op.operands))
-                self._copy(callee.operations[:-1], block, of, op.origins, first)
-                values = [of[value] for value in callee.operations[-1].operands]
-            elif first is not None and may_be_merged(op):
-                values = [first.setdefault((operation_key(op), *op.operands), op.result)]
-            if callee is None and values == op.results:
-                block.operations.append(op)
+            operands = op.operands if of is None else [of[value] for value in op.operands]
+            key = merging_key(op, operands) if self.first is not None and block.owner is None else None
+            if (callee := self._callee(op)) is not None:
+                inside = dict(zip(callee.arguments, operands))
+                self._put(callee.operations[:-1], block, inside, op.origins)
+                values = [inside[value] for value in callee.operations[-1].operands]
+            elif self.first is not None and key in self.first:
+                values, block.changed = [self.first[key]], True
+            else:
+                node = block.append(op if of is None else self._copy(op, operands, of, calls))
+                node.position = self.position
+                for body, inner in zip(op.blocks, node.blocks):
+                    self._put(body.clear() if of is None else body.operations, inner, of, calls)
+                if self.first is not None and key is not None:
+                    self.first[key] = node.result
                 continue
-            self.count, block.changed = self.count + 1, block.changed or callee is None
+            self.count += 1
             for old, new in zip(op.results, values):
-                replace_value(old, new)
-            op.drop()
-        self.sizes[name] = sum(1 for _ in _operations(block))
+                if of is not None:
+                    of[old] = new
+                else:
+                    replace_value(old, new)
+            if of is None:
+                op.drop()
 
     def _callee(self, op: Node) -> Block | None:
         """The function that an operation calls, if its body is to take the call's place."""
@@ -193,35 +198,19 @@ class _Expanding:
         self.budget -= self.sizes[name]
         return self.functions[name]
 
-    def _copy(
-        self,
-        operations: Sequence[Node],
-        block: Block,
-        of: dict[Value, Value],
-        calls: tuple[Any, ...],
-        first: dict[Hashable, Value] | None,
-    ) -> None:
-        """Put copies of operations into a block, of the values ``of`` theirs; ``calls``: what they come with."""
-        for op in operations:
-            operands = [of[value] for value in op.operands]
-            key = (operation_key(op), *operands) if first is not None and may_be_merged(op) else None
-            if first is not None and key in first:
-                of[op.result], self.count, block.changed = first[key], self.count + 1, True
-                continue
-            copy = Node(op.name, operands, op.attributes)
-            self.position += 1
-            copy.handle, copy.plain, copy.position, copy.said = op.handle, op.plain, self.position, op.said
-            copy.origins = op.origins and (*op.origins, *calls)
-            block.append(copy)
-            for value in op.results:
-                of[value] = copy.add_result(value.shape, value.dtype)
-                of[value].handle = value.handle
-            if first is not None and key is not None:
-                first[key] = copy.result
-            for body in op.blocks:
-                inner = Block(body.name, copy)
-                for value in body.arguments:
-                    of[value] = inner.add_argument(value.shape, value.dtype)
-                    of[value].handle = value.handle
-                self._copy(body.operations, inner, of, calls, None)
-                copy.blocks.append(inner)
+    @staticmethod
+    def _copy(op: Node, operands: Sequence[Value], of: dict[Value, Value], calls: Any) -> Node:
+        copy = Node(op.name, operands, op.attributes)
+        copy.handle, copy.plain, copy.said, copy.origins = (
+            op.handle,
+            op.plain,
+            op.said,
+            op.origins and (*op.origins, *calls),
+        )
+        copy.blocks = [Block(body.name, copy) for body in op.blocks]
+        pairs = [(old, copy.add_result(old.shape, old.dtype)) for old in op.results]
+        for body, inner in zip(op.blocks, copy.blocks):
+            pairs += [(old, inner.add_argument(old.shape, old.dtype)) for old in body.arguments]
+        for old, new in pairs:
+            of[old], new.handle = new, old.handle
+        return copy
