@@ -8,13 +8,14 @@ For programs as they are read, whatever they came from; ``rewrites/inline.py`` d
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from math import prod
 
 from tilewright.hlo.cost import plain_opcode
-from tilewright.hlo.opcodes import DOTS, INSIDE, MARKER_CALLS, TAKES_NO_TIME, WRITES_IN_PLACE
-from tilewright.hlo.program import Computation, Operation, Program
+from tilewright.hlo.opcodes import DOTS, INSIDE, MARKER_CALLS, WRITES_IN_PLACE
+from tilewright.hlo.program import Computation, Operation, Program, Source
 
 _UNCHANGED = frozenset({"pad", "slice", "reshape", "convert"})
 """Operations that do nothing where their result has the operand's shape and nothing is padded."""
@@ -27,58 +28,79 @@ _MOST_OPERATIONS = 1_000_000
 """Operations from which calls are not followed: a few lines of calls of calls can ask for any number of them."""
 
 
-def inlined(
-    program: Program, computation: Computation, prefix: str = "", depth: int = 0, seen: list[int] | None = None
-) -> list[Operation]:
+def inlined(program: Program, computation: Computation) -> list[Operation]:
     """A computation's operations with the bodies of its calls in their place; names of a body carry its call's.
 
     A result of an operation with several, ``%1#0``, is an operation of its own (``get-tuple-element``), as in HLO; a
-    barrier is one for each of its operands. ``seen`` counts operations over all calls.
+    barrier is one for each of its operands.
     """
-    seen = seen if seen is not None else [0]
-    seen[0] += len(computation.operations)
-    names: dict[str, str] = {}
-    elements: set[str] = set()
-    operations: list[Operation] = []
+    inlining = _Inlining(program)
+    inlining.put(computation)
+    return inlining.operations
 
-    def known(name: str) -> str:
-        return names.get(name) or names.get(name.partition("#")[0]) or prefix + name
 
-    def rename(op: Operation, results: tuple[str, ...]) -> None:
-        several = len(results) > 1
-        names.update({f"{op.name}#{k}" if several else op.name: name for k, name in enumerate(results)})
+class _Inlining:
+    def __init__(self, program: Program) -> None:
+        self.program, self.seen = program, 0
+        self.elements = set[str]()  # results of operations with several that have an operation
+        self.operations: list[Operation] = []
 
-    for op in computation.operations:
-        numbered = "#" in "".join(op.operands)
-        same = not prefix and not numbered and names.keys().isdisjoint(op.operands)
-        operands = op.operands if same else tuple([known(name) for name in op.operands])
-        if plain_opcode(op.opcode) == "optimization-barrier":
-            results = tuple(f"{prefix}{op.name}#{k}" for k in range(len(operands)))
-            operations += [
-                replace(op, name=result, shape=shape, operands=(name,), operand_shapes=(shape,))
-                for result, name, shape in zip(results, operands, op.operand_shapes)
-            ]
-            elements.update(results)
-            rename(op, results)
-            continue
-        for name, shape in zip(operands, op.operand_shapes) if not same else ():
-            whole, mark, _ = name.partition("#")
-            if mark and name not in elements:
-                elements.add(name)
-                operations.append(Operation(name, "get-tuple-element", shape, (whole,), line=op.line))
-        if op.opcode != "call" or len(op.calls) != 1 or depth == DEEPEST or seen[0] > _MOST_OPERATIONS:
-            operations.append(op if same else op.reading(operands, prefix + op.name))
-            continue
-        body = inlined(program, program.by_name[op.calls[0]], f"{prefix}{op.name}/", depth + 1, seen)
-        elements.update(inner.name for inner in body if "#" in inner.name)
-        renamed = dict(zip((inner.name for inner in body if inner.opcode == "parameter"), operands))
-        for inner in body:
-            wanted = tuple(renamed.get(name, name) for name in inner.operands)
-            if inner.opcode == "return":
-                rename(op, wanted)
-            elif inner.opcode != "parameter":
-                operations.append(inner.reading(wanted, source=inner.source or op.source))
-    return operations
+    def put(
+        self,
+        body: Computation,
+        given: Sequence[str] = (),
+        prefix: str = "",
+        source: Source | None = None,
+        depth: int = 0,
+    ) -> tuple[str, ...]:
+        """Put a computation's operations behind the others, a call's with ``given`` for its parameters.
+
+        Returns the names of a call's results; what has no line of its own has that of the call (``source``).
+        """
+        self.seen += len(body.operations)
+        names = dict(zip((op.name for op in body.operations if op.opcode == "parameter"), given))
+        elements, operations, plain = self.elements, self.operations, not prefix
+        for op in body.operations:
+            same = plain and "#" not in "".join(op.operands) and names.keys().isdisjoint(op.operands)
+            operands = op.operands
+            if not same:
+                known = ((names.get(name) or names.get(name.partition("#")[0]), name) for name in operands)
+                operands = tuple([found or prefix + name for found, name in known])
+            if op.opcode in _BARRIERS:
+                results = tuple([f"{prefix}{op.name}#{k}" for k in range(len(operands))])
+                operations += [
+                    replace(op, name=result, shape=shape, operands=(name,), operand_shapes=(shape,))
+                    for result, name, shape in zip(results, operands, op.operand_shapes)
+                ]
+                elements.update(results)
+                names.update(_results(op, results))
+                continue
+            for name, shape in zip(operands, op.operand_shapes) if not same else ():
+                if "#" in name and name not in elements:
+                    elements.add(name)
+                    whole = name.partition("#")[0]
+                    operations.append(
+                        Operation(name, "get-tuple-element", shape, (whole,), line=op.line, source=source)
+                    )
+            if op.opcode == "return" and prefix:
+                return operands
+            if op.opcode == "call" and len(op.calls) == 1 and depth < DEEPEST and self.seen <= _MOST_OPERATIONS:
+                called, inside = self.program.by_name[op.calls[0]], f"{prefix}{op.name}/"
+                results = self.put(called, operands, inside, op.source or source, depth + 1)
+                names.update(_results(op, results))
+            elif not prefix:
+                operations.append(op if same else op.reading(operands))
+            elif op.opcode != "parameter":
+                operations.append(op.reading(operands, prefix + op.name, op.source or source))
+        return ()
+
+
+_BARRIERS = frozenset({"optimization_barrier", "optimization-barrier"})
+
+
+def _results(op: Operation, results: Sequence[str]) -> dict[str, str]:
+    """The names of an operation's results -> what they are called where its results are others'."""
+    return {f"{op.name}#{k}" if len(results) > 1 else op.name: name for k, name in enumerate(results)}
 
 
 def operations_of(program: Program, op: Operation, depth: int = 0) -> Iterator[Operation]:
@@ -208,8 +230,8 @@ def _once(operations: Sequence[Operation], program: Program) -> list[Operation]:
         if not merges or kind not in INSIDE or not told:
             return ""
         body = [inner.opcode for callee in op.calls for inner in program.by_name[callee].operations]
-        key = kind, op.shape, op.operands, tuple(sorted(op.attributes.items())), *body
-        first = known.setdefault(key, op.name)
+        said = tuple(sorted(op.attributes.items())) if op.attributes else ()
+        first = known.setdefault((kind, op.shape, op.operands, said, *body), op.name)
         return first if first != op.name else ""
 
     return _renamed(operations, same)
@@ -221,7 +243,7 @@ def _without_barriers(operations: Sequence[Operation]) -> list[Operation]:
     def same(op: Operation) -> str:
         return op.operands[0] if plain_opcode(op.opcode) == "optimization-barrier" and len(op.operands) == 1 else ""
 
-    return _renamed(operations, same)
+    return _renamed(operations, same) if any(map(same, operations)) else [*operations]
 
 
 def _wanted(operations: list[Operation], captured: Collection[str], program: Program) -> list[Operation]:
@@ -252,16 +274,16 @@ def _padding(op: Operation) -> str:
 
 def _widened_first(operations: list[Operation]) -> list[Operation]:
     """The operations with the type changed before a reshape where only that is wanted of it, as the compiler does."""
-    readers = Computation("", tuple(operations)).readers
+    reshapes = {op.name: op for op in operations if op.opcode == "reshape" and op.operand_shapes}
+    read = Counter(name for op in operations for name in reshapes.keys() & op.operands) if reshapes else {}
     swapped: dict[str, Operation] = {}
-    for op in (op for op in operations if op.opcode == "reshape"):
-        first, *more = readers[op.name] or [op]
-        if first.opcode == "convert" and not more and op.operand_shapes:
-            wide = f"{first.shape.partition('[')[0]}[{op.operand_shapes[0].partition('[')[2]}"
-            swapped[op.name] = replace(
-                first, name=op.name, line=op.line, shape=wide, operands=op.operands, operand_shapes=op.operand_shapes
-            )
-            swapped[first.name] = replace(
-                op, name=first.name, line=first.line, shape=first.shape, operands=(op.name,), operand_shapes=(wide,)
-            )
-    return [swapped.get(op.name, op) for op in operations]
+    for first in (op for op in operations if op.opcode == "convert" and op.operands and read.get(op.operands[0]) == 1):
+        op = reshapes[first.operands[0]]
+        wide = f"{first.shape.partition('[')[0]}[{op.operand_shapes[0].partition('[')[2]}"
+        swapped[op.name] = replace(
+            first, name=op.name, line=op.line, shape=wide, operands=op.operands, operand_shapes=op.operand_shapes
+        )
+        swapped[first.name] = replace(
+            op, name=first.name, line=first.line, shape=first.shape, operands=(op.name,), operand_shapes=(wide,)
+        )
+    return [swapped.get(op.name, op) for op in operations] if swapped else operations

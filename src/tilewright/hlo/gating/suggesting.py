@@ -20,8 +20,7 @@ from pathlib import Path
 from tilewright.errors import TilewrightError, UnsupportedError
 from tilewright.hlo.cost import array_layout, plain_opcode
 from tilewright.hlo.gating.acting import LEAST, Acting, Candidate
-from tilewright.hlo.gating.gate import source_of
-from tilewright.hlo.graphs.graph import Block, Node, collector_paused, walk
+from tilewright.hlo.graphs.graph import Node, collector_paused, walk
 from tilewright.hlo.graphs.mlir import read_functions, write_functions
 from tilewright.hlo.inlining import inlined
 from tilewright.hlo.ir import parse_module, print_module
@@ -30,12 +29,12 @@ from tilewright.hlo.program import GIVEN_AWAY, Computation, Operation, Program
 from tilewright.hlo.reading.mlir_reader import read_stablehlo
 from tilewright.hlo.reporting.buffers import lifetimes
 from tilewright.hlo.reporting.types import Suggestion
-from tilewright.hlo.rewrites.inline import Inline
+from tilewright.hlo.rewrites.inline import Inline, with_calls_in_place
 from tilewright.hlo.rules.catalogue import catalogue, chosen, factor_on
 from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.semantics.dims import product_flops, product_sizes
 from tilewright.hlo.semantics.partitioning import of_one_device
-from tilewright.hlo.semantics.predicting import Origin, numbers_of, tag
+from tilewright.hlo.semantics.predicting import Origin, tag
 from tilewright.hlo.semantics.runs import count_runs
 from tilewright.hlo.timing.chip import chip_of
 from tilewright.hlo.timing.estimate import estimate, estimate_placed
@@ -143,7 +142,8 @@ def _suggestion(case: Candidate, names: _Names, chip: Target, assume_finite: boo
     costly = [op for op in case.dead if op.name not in ("constant", "iota")] or [root]
     named = sorted(sorted(costly, key=lambda op: op.position), key=lambda op: (*_weight(op), op is not root))
     found = list(dict.fromkeys(filter(None, map(names.of, named)))) or [root.name]
-    source = source_of(costly)
+    places = (each.op.source for op in sorted(costly, key=lambda op: op.position) for each in op.lender.origins)
+    source = next(filter(None, places), None)
     place = f" ({Path(source.file).name}:{source.line})" if source is not None else ""
     guard = " --assume-finite" if case.unsure and not assume_finite else ""
     command = f", or run tilewright optimize --target {chip.name}{guard}" if rule.build is not None else ""
@@ -174,20 +174,18 @@ class _Names:
 
     def __init__(self, program: Program, chip: Target) -> None:
         self.program, self.normalised = program, chip.compiler_normalizes
-        self.module = parse_module(program.text)
-        origins, self.copies = tag(self.module, program), Counter[int]()
-        Inline().apply_module(self.module)
-        self.bodies: list[Block] = read_functions(self.module)
-        self.known: dict[Node, tuple[Origin, int, int]] = {}  # what it was, the number of that, and which copy it is
-        for op in (op for body in self.bodies for block in walk(body) for op in block.operations):
-            if (number := numbers_of(op)[0]) is not None:
-                self.copies[number] += 1
-                self.known[op] = origins[number], number, self.copies[number]
+        self.bodies, self.copies = read_functions(parse_module(program.text)), Counter[Origin]()
+        tag(self.bodies, program)
+        self.bodies, _ = with_calls_in_place(self.bodies)
+        self.known: dict[Node, tuple[Origin, int]] = {}  # what it was, and which copy of that it is
+        for op in (op for body in self.bodies for block in walk(body) for op in block.operations if op.origins):
+            self.copies[op.origins[0]] += 1
+            self.known[op] = op.origins[0], self.copies[op.origins[0]]
         self.run_counts, _ = count_runs(program)
 
     def of(self, op: Node) -> str:
         """Its name; one that came with a call has its function's before it, where reports inline, and its number."""
-        origin, _, copy = self.known.get(op, (None, 0, 0))
+        origin, copy = self.known.get(op, (None, 0))
         if origin is None or not origin.op.name:
             return ""
         if not self.normalised or origin.function == self.program.entry.name:
@@ -196,15 +194,15 @@ class _Names:
 
     def path(self, op: Node) -> str:
         """The computations from the entry to it, "" where reports inline the function it was in."""
-        origin, _, _ = self.known.get(op, (None, 0, 0))
+        origin, _ = self.known.get(op, (None, 0))
         if origin is None or (self.normalised and origin.function != self.program.entry.name):
             return ""
         return self.program.path(origin.computation)
 
     def runs(self, op: Node) -> float:
         """How often it runs in one run of the program, shared among the copies of it."""
-        origin, number, _ = self.known.get(op, (None, 0, 0))
-        return self.run_counts[origin.computation].count / self.copies[number] if origin is not None else 1.0
+        origin, _ = self.known.get(op, (None, 0))
+        return self.run_counts[origin.computation].count / self.copies[origin] if origin is not None else 1.0
 
 
 # Changes that only a user can make, priced in this very program.

@@ -86,12 +86,13 @@ class Node:
     ``plain``       it carries no attributes of foreign dialects (shardings and the like)
     ``position``    its place in the original order; a made one takes the place of ``like``
     ``said``        its name and attributes as a key, once somebody has asked (``rewrites/cleanup.py``)
+    ``origins``     what it was in the program, then the calls that it came with, innermost first (``predicting.py``)
     ==============  ================================================================================================
     """
 
     __slots__ = (
-        "attributes", "block", "blocks", "handle", "like", "name", "operands", "plain", "position", "read", "results",
-        "said",
+        "attributes", "block", "blocks", "handle", "like", "name", "operands", "origins", "plain", "position", "read",
+        "results", "said",
     )  # fmt: skip
 
     def __init__(self, name: str, operands: Iterable[Value], attributes: dict[str, Any] | None = None) -> None:
@@ -107,6 +108,7 @@ class Node:
         self.plain = True
         self.position = 0
         self.said: tuple[Any, ...] | None = None
+        self.origins: tuple[Any, ...] = ()
         for value in self.operands:
             value.users[self] = value.users.get(self, 0) + 1
 
@@ -270,6 +272,11 @@ class Block:
         self.operations.append(operation)
         return operation
 
+    def clear(self) -> list[Node]:
+        """Take all operations out, to put them in anew."""
+        operations, self.operations = self.operations, []
+        return operations
+
 
 def replace_value(old: Value, new: Value) -> None:
     for user in list(old.users):
@@ -285,6 +292,11 @@ def walk(block: Block) -> Iterator[Block]:
         current = open_.pop()
         yield current
         open_ += [inner for op in reversed(current.operations) for inner in reversed(op.blocks)]
+
+
+def operations_in(body: Block) -> Iterator[Node]:
+    """Every operation of a block and of those nested in it."""
+    return (op for block in walk(body) for op in block.operations)
 
 
 def captured(operation: Node) -> list[Value]:
@@ -306,14 +318,16 @@ def inputs_of(nodes: Sequence[Node]) -> list[Value]:
 def in_order(operations: Sequence[Node]) -> list[Node]:
     """The operations with every definition before its uses, otherwise in the order of their positions."""
     order, later = sorted(operations, key=attrgetter("position")), set(operations)
-    makers = {op: [v.operation for v in (*op.operands, *captured(op))] for op in order}
-    needs = {op: {each for each in found if each is not None and each is not op} for op, found in makers.items()}
     for op in order:
-        if not later.isdisjoint(needs[op]):
-            break
         later.discard(op)
+        if not later.isdisjoint(
+            [v.operation for v in (op.operands if not op.blocks else (*op.operands, *captured(op)))]
+        ):
+            break
     else:
         return order
+    makers = {op: [v.operation for v in (*op.operands, *captured(op))] for op in order}
+    needs = {op: {each for each in found if each is not None and each is not op} for op, found in makers.items()}
     serials = {op: serial for serial, op in enumerate(operations)}
     sorter = TopologicalSorter({op: needs[op] & serials.keys() for op in order})
     sorter.prepare()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -99,7 +99,8 @@ class CommonSubexpressions(Rewrite):
         seen: dict[Hashable, Node] = {}
         kept: list[Node] = []
         for op in block.operations:
-            first = seen.setdefault((operation_key(op), *op.operands), op) if _may_be_merged(op) else op
+            key = merging_key(op, op.operands)
+            first = op if key is None else seen.setdefault(key, op)
             if first is op:
                 kept.append(op)
             else:
@@ -111,10 +112,16 @@ class CommonSubexpressions(Rewrite):
         return count
 
 
-def _may_be_merged(op: Node) -> bool:
-    """Whether what an operation does is known from its name and attributes."""
-    plain = op.plain and op.name in PURE and len(op.results) == 1
-    return plain and (op.name != "reduce" or "monoid" in op.attributes)
+def merging_key(op: Node, operands: Sequence[Value]) -> tuple[Hashable, ...] | None:
+    """Equal for what surely computes the same of these operands; None where name and attributes do not say what."""
+    if (
+        op.name not in PURE
+        or not op.plain
+        or len(op.results) > 1
+        or (op.name == "reduce" and "monoid" not in op.attributes)
+    ):
+        return None
+    return (op.said or operation_key(op), *operands)
 
 
 def operation_key(op: Node) -> tuple[Hashable, ...]:
@@ -143,7 +150,7 @@ class DeadCode(Rewrite):
         """One pass from the end, so that whole chains go."""
         kept: list[Node] = []
         for op in reversed(block.operations):
-            if op.name not in PURE or any(value.users for value in op.results):
+            if op.name not in PURE or [value for value in op.results if value.users]:
                 kept.append(op)
             else:
                 op.drop()

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, ClassVar
 
+from tilewright.hlo.graphs.graph import Block, Node, Value, operations_in, replace_value
 from tilewright.hlo.ir import ir, run_passes
+from tilewright.hlo.rewrites.cleanup import merging_key
 from tilewright.hlo.rewriting.base import Step, option
+from tilewright.hlo.rewriting.maker import PURE
 
 
 @dataclass(frozen=True)
@@ -87,11 +92,14 @@ def calls_itself(module: Any) -> str:
 
 def _inlinable(function: Any) -> int:
     """How many operations a call of ``function`` would add, nested ones included; 0 if it may not be inlined."""
-    if function is None or "sym_visibility" not in function.attributes:
-        return 0
-    if ir.StringAttr(function.attributes["sym_visibility"]).value != "private":
+    if function is None or not _is_private(function):
         return 0
     return len(_inside(function)) if len(function.regions[0].blocks) == 1 else 0
+
+
+def _is_private(function: Any) -> bool:
+    named = function.attributes
+    return "sym_visibility" in named and ir.StringAttr(named["sym_visibility"]).value == "private"
 
 
 def _expand(call: Any, function: Any) -> None:
@@ -108,3 +116,101 @@ def _expand(call: Any, function: Any) -> None:
     for old, new in zip(call.results, last.operands):
         old.replace_all_uses_with(new)
     call.erase()
+
+
+# The same for graphs, whose operations are cheaper to copy than MLIR's: copies share the handle of what they are of.
+
+
+def with_calls_in_place(bodies: Sequence[Block], once: bool = False) -> tuple[list[Block], int]:
+    """Function bodies as :class:`Inline` leaves them, and how many operations went.
+
+    ``once``: what an operation before it has computed is not put there again (:class:`CommonSubexpressions`).
+    """
+    functions = {body.name: body for body in bodies}
+    calls = {
+        name: [op.handle for op in operations_in(body) if op.name == "func.call"] for name, body in functions.items()
+    }
+    expanding = _Expanding(functions)
+    with suppress(CycleError):
+        for name in _innermost_first(calls).static_order():
+            expanding.expand(name, once and name not in expanding.private)
+    named, open_ = set[str](), functions.keys() - (expanding.private if expanding.budget < Inline.limit else ())
+    while open_:
+        named |= open_
+        used = (op.handle for name in open_ for op in operations_in(functions[name]) if op.name not in PURE)
+        words = {word for op in used for key in op.attributes for word in _SYMBOL.findall(str(op.attributes[key]))}
+        open_ = words & functions.keys() - named
+    return [body for body in bodies if body.name in named], expanding.count
+
+
+_SYMBOL = re.compile(r'@"?([\w$.\-]+)')
+
+
+class _Expanding:
+    """Puts the bodies of private functions in place of their calls; ``count``: operations that went."""
+
+    def __init__(self, functions: Mapping[str, Block]) -> None:
+        self.functions, self.budget, self.count, self.position = functions, Inline.limit, 0, 0
+        self.private = {name for name, body in functions.items() if _is_private(body.handle.owner)}
+        self.sizes: dict[str, int] = {}  # operations of a function, calls expanded
+        self.first: dict[Hashable, Value] | None = None  # what was computed, where it is not to be computed again
+
+    def expand(self, name: str, once: bool) -> None:
+        """Expand the calls in a function, whose functions are expanded."""
+        before, self.first = self.position, {} if once else None
+        self._put(self.functions[name].clear(), self.functions[name], None, ())
+        self.sizes[name] = self.position - before
+
+    def _put(self, operations: Sequence[Node], block: Block, of: dict[Value, Value] | None, calls: Any) -> None:
+        """Put operations into a block; as copies, that come with ``calls``, where their values have others (``of``)."""
+        for op in operations:
+            self.position += 1
+            operands = op.operands if of is None else [of[value] for value in op.operands]
+            key = merging_key(op, operands) if self.first is not None and block.owner is None else None
+            if (callee := self._callee(op)) is not None:
+                inside = dict(zip(callee.arguments, operands))
+                self._put(callee.operations[:-1], block, inside, op.origins)
+                values = [inside[value] for value in callee.operations[-1].operands]
+            elif self.first is not None and key in self.first:
+                values, block.changed = [self.first[key]], True
+            else:
+                node = block.append(op if of is None else self._copy(op, operands, of, calls))
+                node.position = self.position
+                for body, inner in zip(op.blocks, node.blocks):
+                    self._put(body.clear() if of is None else body.operations, inner, of, calls)
+                if self.first is not None and key is not None:
+                    self.first[key] = node.result
+                continue
+            self.count += 1
+            for old, new in zip(op.results, values):
+                if of is not None:
+                    of[old] = new
+                else:
+                    replace_value(old, new)
+            if of is None:
+                op.drop()
+
+    def _callee(self, op: Node) -> Block | None:
+        """The function that an operation calls, if its body is to take the call's place."""
+        name = _callee(op.handle) if op.name == "func.call" and op.plain else ""
+        if name not in self.private or self.sizes[name] > self.budget:
+            return None
+        self.budget -= self.sizes[name]
+        return self.functions[name]
+
+    @staticmethod
+    def _copy(op: Node, operands: Sequence[Value], of: dict[Value, Value], calls: Any) -> Node:
+        copy = Node(op.name, operands, op.attributes)
+        copy.handle, copy.plain, copy.said, copy.origins = (
+            op.handle,
+            op.plain,
+            op.said,
+            op.origins and (*op.origins, *calls),
+        )
+        copy.blocks = [Block(body.name, copy) for body in op.blocks]
+        pairs = [(old, copy.add_result(old.shape, old.dtype)) for old in op.results]
+        for body, inner in zip(op.blocks, copy.blocks):
+            pairs += [(old, inner.add_argument(old.shape, old.dtype)) for old in body.arguments]
+        for old, new in pairs:
+            of[old], new.handle = new, old.handle
+        return copy

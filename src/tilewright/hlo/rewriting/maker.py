@@ -41,7 +41,7 @@ def is_elementwise(op: Node) -> bool:
 
 def is_static(*values: Value) -> bool:
     """Whether every value is an array of known shape without a dim of size 0."""
-    return all(v.shape is not None and 0 not in v.shape for v in values)
+    return not [value for value in values if value.shape is None or 0 in value.shape]
 
 
 def made_by(value: Value, *names: str) -> Node | None:

@@ -117,6 +117,7 @@ class Context:
         self.runs, unknown = count_runs(program, stated)
         self.unknown_loops = unknown if stated is None else ()
         self.stated_loops = () if stated is None else unknown
+        self.costs: dict[tuple[object, ...], Traffic] = {}  # of what moves, by all that decides it
         self._scopes: dict[str, Scope] = {}
         self._layouts: dict[str, TensorLayout] = {}
         self._lines_beside: dict[tuple[str, str], str] = {}
@@ -316,7 +317,8 @@ def moved_by(context: Context, computation: Computation, op: Operation, fused: b
     if name == "custom-call":
         return Moved(name, placed, operands, result, None, Traffic(False, 0, 0), False, not fused)
     dimensions = op.integers("dimensions") if "dimensions" in op.attributes else None
-    cost = traffic(name, op, operands, result, dimensions)
+    said = name, op.shape, op.operand_shapes, dimensions, op.attributes.get("slice")
+    cost = context.costs.get(said) or context.costs.setdefault(said, traffic(name, op, operands, result, dimensions))
     in_place = name == "convert" and operands[0].minor_to_major == result.minor_to_major
     along = not fused and not cost.bitcast and (computation.name, op.name) in context.fused_along
     return Moved(name, placed, operands, result, dimensions, cost, along, not (fused or in_place or along))

@@ -107,9 +107,8 @@ class Fusions:
         self.by_name, self.readers = whole.named, whole.readers
         shapes = {op.shape for op in self.operations}
         sizes = {each: self.size(each) for each in shapes}
-        elements = {each: sum(layout.num_elements for layout in self._arrays(each)) for each in shapes}
+        self.elements = {each: sum(layout.num_elements for layout in self._arrays(each)) for each in shapes}
         self.bytes = {op.name: sizes[op.shape] for op in self.operations}
-        self.elements = {op.name: elements[op.shape] for op in self.operations}
         self.kind = {op.name: plain_opcode(op.opcode) for op in self.operations}
         masks = context.chip is not None and context.chip.compiler_masks_groups
         grouped = (op for op in self.operations if self.kind[op.name] == "ragged-dot")
@@ -145,7 +144,9 @@ class Fusions:
                 kinds[op.name] = kinds.get(op.operands[0], "")
             elif kinds[op.name] == "transpose":
                 turned[op.name] = op
-        others = {name for op in operations if kinds[op.name] != "custom-call" for name in op.operands}
+        reshapes = [op.operands[0] for op in operations if kinds[op.name] == "reshape" and op.operands]
+        asked = any(kinds.get(name, "parameter") == "parameter" for name in reshapes)
+        others = {name for op in operations if asked and kinds[op.name] != "custom-call" for name in op.operands}
         found = []
         for op in operations:
             maker = kinds.get(op.operands[0], "parameter") if op.operands else ""
@@ -297,35 +298,46 @@ class Fusions:
 
     def _let_values_flow(self) -> None:
         """Write what several kernels want and what costs more to compute again than to read."""
-        heads: dict[str, frozenset[str]] = {}  # the kernels that want a value, itself where it is one
+        through, kinds = self.through, self.kind
+        heads: dict[str, _Names] = {}  # the kernels that want a value, itself where it is one
         multiplied = set[str]()  # values that flow into products, and these
         for op in reversed(self.operations):
             name = op.name
-            if name not in self.through:
-                heads[name] = frozenset((name,))
-                multiplied |= {name} if self.kind[name] in PRODUCTS else set()
+            if name not in through:
+                heads[name] = name
+                multiplied |= {name} if kinds[name] in PRODUCTS else set()
                 continue
-            heads[name] = _union([heads[reader.name] for reader in self.readers[name]])
-            if any(reader.name in multiplied for reader in self.readers[name]):
+            readers = [reader.name for reader in self.readers[name]]
+            heads[name] = _union([heads[reader] for reader in readers])
+            if not multiplied.isdisjoint(readers):
                 multiplied.add(name)
-        made_of: dict[str, frozenset[str]] = {}
-        dear = set[str]()  # what an exponential or its like is made for
+        known: dict[str, tuple[_Names, bool]] = {}
         for op in self.operations:
-            name = op.name
-            if self.kind[name] in TRANSCENDENTAL or any(each in dear and each in self.through for each in op.operands):
-                dear.add(name)
-            if name in self.through and len(heads[name]) > 1 and self.kind[name] not in FREE:
-                sources = _union([made_of.get(operand, frozenset()) for operand in op.operands])
-                cost = sum(self.bytes.get(source.partition("#")[0], 0) for source in sources)
-                most = _RECOMPUTED * self.bytes[name] * (2 if len(heads[name]) == 2 else 1)
-                apart = (cost > most and (name in dear or name in multiplied)) or len(sources) > _MANY
-                if apart and not (self.kind[name] == "compare" and len(sources) == 1):
-                    self.through.discard(name)
-            if name in self.through:
-                parts = [made_of[each] if each in made_of else frozenset((each,)) for each in op.operands]
-                made_of[name] = _union(parts)
-            else:
-                made_of[name] = frozenset((name,))
+            name, kind, wanted = op.name, kinds[op.name], heads[op.name]
+            if isinstance(wanted, str) or not wanted or name not in through or kind in FREE:
+                continue
+            parts = [self._flows_from(each, known) for each in op.operands if each in self.by_name]
+            names = _union([written for written, _ in parts])
+            sources = {names} if isinstance(names, str) else names
+            cost = sum(self.bytes.get(source.partition("#")[0], 0) for source in sources)
+            most = _RECOMPUTED * self.bytes[name] * (2 if len(wanted) == 2 else 1)
+            dear = name in multiplied or kind in TRANSCENDENTAL or any(dear for _, dear in parts)
+            if (cost > most and dear) or len(sources) > _MANY:
+                through -= set() if kind == "compare" and len(sources) == 1 else {name}
+
+    def _flows_from(self, name: str, known: dict[str, tuple[_Names, bool]]) -> tuple[_Names, bool]:
+        """What a value is made of, itself where it is written, and whether an exponential or its like is in it."""
+        open_ = [name]
+        while open_:
+            op = self.by_name.get(open_[-1]) if open_[-1] in self.through else None
+            if op is not None and (missing := [each for each in op.operands if each not in known]):
+                open_ += missing
+                continue
+            parts = [known[each] for each in op.operands] if op is not None else []
+            dear = op is not None and (self.kind[op.name] in TRANSCENDENTAL or any(dear for _, dear in parts))
+            last = open_.pop()
+            known[last] = (_union([names for names, _ in parts]), dear) if op is not None else (last, False)
+        return known[name]
 
     def _let_heads_flow(self) -> None:
         """A product or reduction whose result only one chain wants writes the chain's end instead."""
@@ -418,7 +430,10 @@ class Fusions:
     def _keeps(self, reader: Operation, name: str) -> bool:
         """Whether an operation has a result for each element of a head's, or is a kernel of its own that takes it."""
         flows = self.kind[reader.name] in FLOWS and reader.name not in self.relaid
-        return not flows or (self.kind[reader.name] not in _PARTS and self.elements[reader.name] == self.elements[name])
+        return not flows or (
+            self.kind[reader.name] not in _PARTS
+            and self.elements[reader.shape] == self.elements[self.by_name[name].shape]
+        )
 
     def _runs_inside(self, op: Operation) -> bool:
         """Whether an operation is done in kernels of others, and makes none of its own."""
@@ -585,11 +600,17 @@ class Fusions:
         return len(orders) == 1 and tuple(orders[0]) != tuple(reversed(range(len(orders[0]))))
 
 
-def _union(names: Sequence[frozenset[str]]) -> frozenset[str]:
-    """All the names; of more than many some, as it does not matter then which. Most values have one of these sets."""
-    if len(names) == 1:
-        return names[0]
-    found = frozenset().union(*names)
+_Names = str | frozenset[str]
+"""A few names; one as it is."""
+
+
+def _union(parts: Sequence[_Names]) -> _Names:
+    """All the names; of more than many some, as it does not matter then which. Most values have one name."""
+    if len(parts) == 1:
+        return parts[0]
+    found = frozenset[str]().union(*[(part,) if isinstance(part, str) else part for part in parts])
+    if len(found) == 1:
+        return next(iter(found))
     return found if len(found) <= _MANY else frozenset(islice(found, _MANY + 1))
 
 

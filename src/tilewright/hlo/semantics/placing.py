@@ -88,14 +88,17 @@ class Placed:
                 copied = self.by_name[name].shape
                 self.kernels[name].append(Operation(name, "copy", copied, (name,), (copied,)))
         self.results = {part for name in returned for part in (name, name.partition("#")[0])}
-        self.tiles, self.broken = dict[str, Tiles](), dict[str, str]()
         narrowed = fusions.narrowed()
-        for op in self.operations:
+        shapes = {op.name: op.shape.replace("f32", "bf16", op.name in narrowed) for op in self.operations}
+        of_shape, broken = dict[str, Tiles](), dict[str, str]()
+        for shape in {*shapes.values()}:
             try:
-                if layouts := context.layouts(op.shape.replace("f32", "bf16", op.name in narrowed)):
-                    self.tiles[op.name] = Tiles.of(max(layouts, key=lambda layout: layout.size_bytes))
+                if layouts := context.layouts(shape):
+                    of_shape[shape] = Tiles.of(max(layouts, key=lambda layout: layout.size_bytes))
             except (TilewrightError, OverflowError) as error:
-                self.broken[op.name] = str(error)
+                broken[shape] = str(error)
+        self.tiles = {name: of_shape[shape] for name, shape in shapes.items() if shape in of_shape}
+        self.broken = {name: broken[shape] for name, shape in shapes.items() if shape in broken}
         self.arguments = {op.name for op in self.operations if op.opcode == "parameter"}
         self.through = fusions.through - self.broken.keys()
         self.found: dict[str, tuple[dict[str, float], dict[str, float]]] = {}  # members that were asked for
@@ -148,11 +151,11 @@ class Placed:
         weights of a convolution, a table of whole rows; nothing that only the vector unit reads.
         """
         taken = {**dict.fromkeys(DOTS, slice(2)), "convolution": slice(1, 2), "gather": slice(1)}
-        for op in self.operations:
-            rows, table = op.integers("slice_sizes")[1:], self.operand_tiles(op)[:1]
-            if plain_opcode(op.opcode) == "gather" and any(rows != tiles.shape[1:] for tiles in table):
+        for op in (op for op in self.operations if plain_opcode(op.opcode) in taken):
+            rows = op.integers("slice_sizes")[1:]
+            if plain_opcode(op.opcode) == "gather" and any(rows != t.shape[1:] for t in self.operand_tiles(op)[:1]):
                 continue
-            for name in op.operands[taken.get(plain_opcode(op.opcode), slice(0))]:
+            for name in op.operands[taken[plain_opcode(op.opcode)]]:
                 while name in self.through and plain_opcode(self.by_name[name].opcode) in _SAME:
                     name = self.by_name[name].operands[0]
                 yield name
@@ -241,9 +244,9 @@ class Placed:
 
     def read_again(self, op: Operation) -> float:
         """Megabytes that a product's blocks read more than once: each column of blocks reads the left operand anew."""
-        operands = self.operand_tiles(op)
-        dims = product_sizes(op, operands, self.tiles[op.name]) if plain_opcode(op.opcode) in DOTS else None
-        if dims is None or len(operands) < 2:
+        operands = self.operand_tiles(op) if plain_opcode(op.opcode) in DOTS else []
+        dims = product_sizes(op, operands, self.tiles[op.name]) if len(operands) > 1 else None
+        if dims is None:
             return 0.0
         batch, rows, columns, _ = dims
         left, right = (tiles.megabytes / batch for tiles in operands[:2])

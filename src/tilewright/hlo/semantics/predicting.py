@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from functools import lru_cache
+from typing import NamedTuple
 
 from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.graphs.graph import Block, Node, Value, in_order
@@ -20,10 +21,8 @@ from tilewright.hlo.ir import ir, parse_module
 from tilewright.hlo.opcodes import ELEMENTWISE, PRODUCTS
 from tilewright.hlo.program import Computation, Operation, Program
 from tilewright.hlo.reading.mlir_reader import attributes_of, region_kind, xla_shape, xla_tuple
-from tilewright.hlo.rewrites.inline import Inline
+from tilewright.hlo.rewrites.inline import with_calls_in_place
 from tilewright.hlo.rewrites.pipeline import NEWEST, normal_form
-
-_TAG = "tilewright:"
 
 Key = tuple[int, str]
 """(line of the text, name) of an operation."""
@@ -63,13 +62,12 @@ def in_normal_form(program: Program) -> Normalised:
     ['parameter', 'return']
     """
     try:
-        module = parse_module(program.text)
-        origins = tag(module, program)
-        inlined = Inline().apply_module(module)
-        bodies = read_functions(module)
+        read = read_functions(parse_module(program.text))
+        tag(read, program)
+        bodies, inlined = with_calls_in_place(read, once=True)
         if not normal_form(bodies) and not inlined:
             return Normalised(program)
-        return _Written(program, origins).normalised(bodies)
+        return _Written(program).normalised(bodies)
     except Exception:  # the bindings' own, too: a report on the program as written is better than none
         return Normalised(program, version=0)
 
@@ -82,55 +80,38 @@ class Origin(NamedTuple):
     computation: str = ""
 
 
-_NOTHING = Origin(Operation("", "", ""), "")
+_NOTHING = (Origin(Operation("", "", ""), ""),)
 
 
-def tag(module: Any, program: Program) -> list[Origin]:
-    """Number the module's operations in their locations; what stands at each number (:func:`numbers_of`)."""
-    origins: list[Origin] = []
-    with module.context:
-        for view in module.body.operations:
-            function = view.operation
-            if function.name == "func.func" and len(function.regions[0].blocks) == 1:
-                name = ir.StringAttr(function.attributes["sym_name"]).value
-                if name in program.by_name:
-                    _tag_block(function.regions[0].blocks[0], program, name, name, origins)
-    return origins
+def tag(bodies: Sequence[Block], program: Program) -> None:
+    """Note in each operation of a program's functions what it was (``Node.origins``)."""
+    for body in bodies:
+        if body.name in program.by_name:
+            _tag_block(body, program, body.name, body.name)
 
 
-def _tag_block(block: Any, program: Program, computation: str, function: str, origins: list[Origin]) -> None:
+def _tag_block(block: Block, program: Program, computation: str, function: str) -> None:
     """The block's operations and the text's stand in one order; where they do not, the rest stays untagged."""
-    written = [op for op in program.by_name[computation].operations if op.opcode != "parameter"]
-    for view, op in zip(block.operations, written):
-        handle = view.operation
-        if handle.name.rpartition(".")[2] != op.opcode.rpartition(".")[2]:
+    written = (op for op in program.by_name[computation].operations if op.opcode != "parameter")
+    for node, op in zip(block.operations, written):
+        if node.name.rpartition(".")[2] != op.opcode.rpartition(".")[2]:
             return
-        handle.location = ir.Location.name(f"{_TAG}{len(origins)}", handle.location)
-        origins.append(Origin(op, function, computation))
-        for region, name in zip(handle.regions, op.calls) if op.calls else ():
-            if len(region.blocks) == 1 and name in program.by_name:
-                _tag_block(region.blocks[0], program, name, function, origins)
-
-
-def numbers_of(op: Node) -> list[int | None]:
-    """Its number (:func:`tag`), and those of the calls that it came with, innermost first; None for what has none."""
-    calls: list[Any] = []
-    place: Any = getattr(op.lender.handle, "location", None)
-    while hasattr(place, "callee"):
-        calls.append(place.caller)
-        place = place.callee
-    names = [getattr(each, "name_str", "") for each in (place, *reversed(calls))]
-    return [int(name.removeprefix(_TAG)) if name.startswith(_TAG) else None for name in names]
+        node.origins = (Origin(op, function, computation),)
+        for body, name in zip(node.blocks, op.calls):
+            if name in program.by_name:
+                _tag_block(body, program, name, function)
 
 
 class _Written:
     """Writes blocks as computations: what is still an operation of the program has its name, line and attributes."""
 
-    def __init__(self, old: Program, origins: list[Origin]) -> None:
-        self.old, self.origins = old, origins
-        self.blocks: list[tuple[Block, str, str, list[Operation]]] = []  # its name, function and old parameters
+    def __init__(self, old: Program) -> None:
+        self.old = old
+        self.blocks: list[tuple[Block, str, list[Operation]]] = []  # its name and old parameters
+        self.wanted: list[
+            tuple[Node | Value, str, int, str, str | None]
+        ] = []  # its function, line and name; what it was
         self.calls: dict[Node, tuple[str, ...]] = {}
-        self.known: dict[Node, list[Origin]] = {}  # what an operation was, and the calls that it came with
         self.names: dict[Node | Value, str] = {}
         self.taken: set[tuple[str | int, str]] = set()  # names of a function ("": of computations), and of a line
         self.copies: Counter[tuple[str, str]] = Counter()
@@ -142,11 +123,14 @@ class _Written:
         for body in bodies:
             self._place(body, body.name, body.name, body.name)
         for still in (True, False):  # what is still the same operation has the first right to the name
-            for block, _, function, parameters in self.blocks:
-                self._name(block, function, parameters, still)
+            for node, function, line, name, was in self.wanted:
+                if (was is not None) is still:
+                    self.names[node] = self._free(function, line, name)
+                    if was:
+                        self.came_from[line, self.names[node]] = line, was
         computations = tuple(
             Computation(name, tuple(self._operations(block, parameters, functions)), name == self.old.entry.name)
-            for block, name, _, parameters in self.blocks
+            for block, name, parameters in self.blocks
         )
         return Normalised(replace(self.old, computations=computations), self.came_from)
 
@@ -155,34 +139,26 @@ class _Written:
         before = self.old.by_name[was].operations if was in self.old.by_name else ()
         parameters = [op for op in before if op.opcode == "parameter"]
         parameters += [Operation(f"%arg{k}", "parameter", "") for k in range(len(parameters), len(block.arguments))]
-        self.blocks.append((block, name, function, parameters))
+        self.blocks.append((block, name, parameters))
+        self.wanted += [(value, function, 0, one.name, "") for value, one in zip(block.arguments, parameters)]
         if block.changed:
             *inner, last = block.operations
             block.operations = [*in_order(inner), last]
         for op in block.operations:
-            numbers = numbers_of(op)
-            self.known[op] = [_NOTHING if number is None else self.origins[number] for number in numbers]
-            theirs = self.known[op][0].op.calls
+            was = _known(op)[0]
+            if not was.op.name or (op.handle is None and op.name == "constant"):  # a return, too, has no name to give
+                self.wanted += [(op, function, 0, f"%{op.name}", None)] * bool(op.results)
+            elif op.results:
+                wanted = f"{was.function}/{was.op.name}" if was.function != function else was.op.name
+                same = was.op.name if was.op.opcode == _opcode(op) else None
+                self.wanted.append((op, function, was.op.line, wanted, same))
+        for op in (op for op in block.operations if op.blocks):
+            theirs = _known(op)[0].op.calls
             if len(theirs) != len(op.blocks):
                 theirs = tuple(f"{name}/{op.name}.{region_kind(op.name, k)}" for k in range(len(op.blocks)))
-            self.calls[op] = tuple(self._free("", 0, each) for each in theirs) if op.blocks else ()
+            self.calls[op] = tuple(self._free("", 0, each) for each in theirs)
             for body, own, each in zip(op.blocks, self.calls[op], theirs):
                 self._place(body, own, function, each)
-
-    def _name(self, block: Block, function: str, parameters: Sequence[Operation], still: bool) -> None:
-        for value, parameter in zip(block.arguments, parameters) if still else ():
-            self.names[value] = self._free(function, 0, parameter.name)
-        for op in block.operations:
-            origin = self.known[op][0]
-            line, same = origin.op.line, origin.op.opcode == _opcode(op)
-            if not origin.op.name or (op.handle is None and op.name == "constant"):
-                line, wanted, same = 0, f"%{op.name}", False  # a return, too, has no name to give
-            else:
-                wanted = f"{origin.function}/{origin.op.name}" if origin.function != function else origin.op.name
-            if op.results and same is still:
-                self.names[op] = self._free(function, line, wanted)
-                if same:
-                    self.came_from[line, self.names[op]] = line, origin.op.name
 
     def _free(self, function: str, line: int, name: str) -> str:
         """The name, with a number behind it where the function has it already, or another one for the same line."""
@@ -201,7 +177,7 @@ class _Written:
         for value, parameter in zip(block.arguments, parameters):
             yield replace(parameter, name=self.names[value], shape=_shape(value))
         for op in block.operations:
-            known, opcode, calls = self.known[op], _opcode(op), self.calls[op]
+            known, opcode, calls = _known(op), _opcode(op), self.calls.get(op, ())
             before = known[0].op
             if opcode == "call":
                 callee = ir.FlatSymbolRefAttr(op.handle.attributes["callee"]).value
@@ -228,15 +204,23 @@ class _Written:
         return self.names[op] if len(op.results) == 1 else f"{self.names[op]}#{value.index}"
 
 
+def _known(op: Node) -> tuple[Origin, ...]:
+    """What an operation was, and the calls that it came with."""
+    return op.lender.origins or _NOTHING
+
+
 def _opcode(op: Node) -> str:
     """The operation's name without any dialect's, as programs have it."""
     return op.name.removeprefix("chlo.").removeprefix("func.").removeprefix("mhlo.") if "." in op.name else op.name
 
 
 def _shape(value: Value) -> str:
-    if value.shape is None:
-        return xla_shape(str(value.handle.type))
-    return xla_shape(f"tensor<{''.join([f'{size}x' for size in value.shape])}{value.dtype}>")
+    return xla_shape(str(value.handle.type)) if value.shape is None else _array_shape(value.shape, value.dtype)
+
+
+@lru_cache(maxsize=16384)
+def _array_shape(shape: tuple[int, ...], dtype: str) -> str:
+    return xla_shape(f"tensor<{''.join([f'{size}x' for size in shape])}{dtype}>")
 
 
 _WITH_DIMS = {"broadcast_in_dim": "dims", "concatenate": "dim", "reduce": "dims", "transpose": "permutation"}
