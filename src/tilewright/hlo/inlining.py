@@ -14,7 +14,7 @@ from dataclasses import replace
 from math import prod
 
 from tilewright.hlo.cost import plain_opcode
-from tilewright.hlo.opcodes import DOTS, INSIDE, MARKER_CALLS, WRITES_IN_PLACE
+from tilewright.hlo.opcodes import DOTS, INSIDE, MARKER_CALLS, TAKES_NO_TIME, WRITES_IN_PLACE
 from tilewright.hlo.program import Computation, Operation, Program, Source
 
 _UNCHANGED = frozenset({"pad", "slice", "reshape", "convert"})
