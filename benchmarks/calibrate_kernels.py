@@ -65,7 +65,7 @@ OWN |= {"hbm": (0.9, 0.05)}
 """What every chip has for itself: the start of a kernel, what HBM adds to it, and the shares of both peaks."""
 CLASSES = ("narrow_ops", "convert_ops", "repeat_ops", "cut_ops", "move_ops", "sum_ops", "transcendental_ops")
 COLUMNS = ("runs", "matrix", "far", "again", "near", "common", "plain", *CLASSES, "special", "turned", "rows")
-COLUMNS += ("elements", "windows", "scalar", "link", "least")
+COLUMNS += ("elements", "windows", "scalar", "link", "apart", "least")
 SEEN = Seen(("bf16", "f32", "pred", "s32", "u32"), ("hbm", "latency", "matrix", "relayout", "vector", "vmem"), {})
 """What the timed functions hold: the types of their arrays, and what bounds their kernels."""
 MODELS = 2.0
@@ -140,7 +140,7 @@ def counted(item: tuple[str, str, float, str]) -> Counted:
             (
                 *(runs, work.matrix_us * chip.kernel["efficiency"], far, work.again, near, common),
                 *(work.registers, *each, work.transcendental, work.rotations, work.rows, work.elements),
-                *(work.steps + 1, work.scalar and far < SCALAR_MB, work.link_us),
+                *(work.steps + 1, work.scalar and far < SCALAR_MB, work.link_us, work.apart_us),
                 1e12 * far / chip.hbm_peak,
             )
         )
@@ -231,7 +231,7 @@ class Fit:
         rows = (t["rows"] * c["gather_row_ns"] + t["elements"] * c["gather_element_ns"]) / 1e3
         parts = np.sort([t["matrix"] / c["efficiency"], vector, np.maximum(stream, rows), t["link"]], axis=0)
         start = np.where(t["far"] > 0.001, c["launch_us"], c["near_launch_us"])
-        start = start + stream * FIRST_WINDOW / np.maximum(t["windows"], t["rows"]) + (t["windows"] - 1) * c["step_us"]
+        start = start + stream * FIRST_WINDOW / np.maximum(t["windows"], t["rows"]) + (t["windows"] - 1) * c["step_us"] + t["apart"]
         each = np.where(t["scalar"] > 0, c["scalar_us"], start) + parts[-1] + NOT_HIDDEN * parts[-2]
         return np.bincount(self.row, each * t["runs"], len(self.rows)) + self.other
 

@@ -394,7 +394,7 @@ FURTHEST = 15
 PROSE = """*Heavy* are products, reductions, gathers, scatters and sorts that both sides have. *Partners*: in how many
 of them the kernel has the same other heavy operations; *chain*: the same transcendental ones; *written*: results of the
 same types and sizes. *Memory* and *order*: shares of the bytes of arrays from 16 KiB that lie in the same memory, and
-in the same order of dims. Times are modelled, from source and from the module as it is before machine code is made of it.
+in the same order of dims. Times are modelled, from source and from the module before machine code is made of it.
 
 The functions whose time from source is furthest from that of their module on v6e; ratios are source over module:"""
 

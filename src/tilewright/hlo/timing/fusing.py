@@ -226,7 +226,7 @@ class Fusing(Placed):
                 continue
             operands = self.operand_tiles(member)
             if of == "gather" and (us := self._by_sparsecores(member, operands)):
-                work.sparse_us += us
+                work.apart_us += us
                 continue
             of_groups = of == "ragged-dot"
             if of_groups and (blocks := GroupedBlocks.of(member, operands, self.tiles[name], self.chip.machine)):
@@ -238,9 +238,9 @@ class Fusing(Placed):
             if of == "scatter" and len(operands) > 1:  # each row is fetched, too; single numbers go to SparseCores
                 count = gathered_rows(member, operands[1], self.tiles[name])
                 if prod(operands[-1].shape) == count and self.context.chip and self.context.chip.sparse:
-                    work.sparse_us += self.chip.sparse_us(0, 0, sum(tiles.megabytes for tiles in operands))
+                    work.apart_us += self.chip.sparse_us(0, 0, sum(tiles.megabytes for tiles in operands))
                     continue
-                work.rows += count
+                work.apart_us += count * self.chip.kernel["gather_row_ns"] / 1e3
             if of == "fft":
                 kept, others = self._transformed(member, work)
                 turned, starts = turned + kept, starts + others

@@ -75,13 +75,13 @@ def run_of(chip: Chip, kind: str, work: Work, later_us: float = 0.0, resident: f
     """One run of a kernel that asks for so much; ``later_us``: microseconds that it starts later."""
     constants = chip.kernel
     parts = work.parts(constants, chip.stream_us)
-    latency = work.latency(constants, parts["hbm"]) + later_us + work.sparse_us
+    latency = work.latency(constants, parts["hbm"]) + later_us + work.apart_us
     us, bound = busy(parts, latency, work.rows_us(constants))
-    bound = "hbm" if work.sparse_us else bound
+    bound = "hbm" if work.apart_us else bound
     if work.rotations and bound == "vector" and kind in ("copy", "transpose", "reshape"):
         bound = "relayout"
     run = Run(us, bound, work.moved[HBM], work.products, resident, lane="matrix" if work.matrix_us else "vector")
-    run.measured = not work.rows and kind not in SORTS
+    run.measured = not work.rows and not work.apart_us and kind not in SORTS
     return run
 
 

@@ -77,7 +77,7 @@ class Work:
     rotations: float = 0.0  # registers turned across lanes
     rows: int = 0  # rows gathered or scattered one by one
     elements: int = 0  # and of single elements
-    sparse_us: float = 0.0  # microseconds of rows that SparseCores gather
+    apart_us: float = 0.0  # microseconds of rows that SparseCores gather, or that are scattered into what was written
     link_us: float = 0.0  # microseconds of exchanges with other chips
     unknown: tuple[str, ...] = ()  # why operations have no price
     moved: Counter[int] = field(default_factory=Counter)  # memory (HBM, NEAR ...) -> megabytes, each array once
@@ -182,8 +182,12 @@ def add_operation(
         rows = gathered_rows(op, operands[1] if len(operands) > 1 else result, result)
         sizes = op.integers("slice_sizes")
         single = bool(sizes) and prod(sizes) == 1
-        work.elements += rows if single else 0
-        work.rows += 0 if single else rows
+        if name == "scatter":
+            work.apart_us += rows * constants["gather_element_ns" if single else "gather_row_ns"] / 1e3
+        elif single:
+            work.elements += rows
+        else:
+            work.rows += rows
     elif name in SORTS and operands:
         _add_sort(work, [*operands] + [operands[0]] * (name != "sort"), (op.integers("dimension") or (-1,))[0], each)
     elif name == "broadcast" and operands and not operands[0].shape:
