@@ -15,22 +15,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from tilewright import hlo
 from tilewright.errors import CheckFailed
-from tilewright.hlo import (
-    MovementReport,
-    Node,
-    Optimized,
-    StepTime,
-    Value,
-    XlaValues,
-    array_dtype,
-    estimate,
-    from_jax,
-    operations_of,
-    optimize,
-    report,
-    verify,
-)
 from tilewright.isa import Counts, MatrixUnitConfig, conv2d, expected_conv2d_counts, expected_counts, matmul
 from tilewright.machine.model import Model, auc
 from tilewright.trace import Recorder, Slice, Track
@@ -85,9 +71,9 @@ ALLOWED = 2e-5
 class Movement:
     """The dense step under the layouts of one target, its modelled time, and the gate's verdicts per target."""
 
-    report: MovementReport
-    optimized: dict[str, Optimized]
-    time: StepTime
+    report: hlo.MovementReport
+    optimized: dict[str, hlo.Optimized]
+    time: hlo.StepTime
 
     @cached_property
     def rewritten(self) -> Callable[..., Any]:
@@ -117,9 +103,9 @@ class Proof:
 
 def study(step: Callable[..., Any], arguments: Sequence[Any], target: str) -> Movement:
     """Trace ``step(*arguments)``, report its movement on ``target``; ask the gates of it and of the rewriting one."""
-    program = from_jax(step, *arguments)
-    optimized = {name: optimize(program, name) for name in dict.fromkeys((target, REWRITING_TARGET))}
-    return Movement(report(program, target), optimized, estimate(program, target))
+    program = hlo.from_jax(step, *arguments)
+    optimized = {name: hlo.optimize(program, name) for name in dict.fromkeys((target, REWRITING_TARGET))}
+    return Movement(hlo.report(program, target), optimized, hlo.estimate(program, target))
 
 
 def prove(step: Callable[..., Any], movement: Movement, inputs: Sequence[Sequence[Any]]) -> Proof:
@@ -132,7 +118,7 @@ def prove(step: Callable[..., Any], movement: Movement, inputs: Sequence[Sequenc
     leaves = jax.tree_util.tree_leaves(inputs[0])
     kept = range(len(leaves)) if optimized.original.signature is None else optimized.original.signature.kept
     # As compiled whole, which is how it will train; verify's operation by operation costs a compilation for each.
-    exact = verify(optimized.original, optimized.program, [leaves[i] for i in kept], eager=False)
+    exact = hlo.verify(optimized.original, optimized.program, [leaves[i] for i in kept], eager=False)
     if not exact.ok:
         raise CheckFailed(f"the rewritten step is not the original: {exact.reason}", where=REWRITING_TARGET)
     return Proof(len(inputs), outputs, largest, worst, ALLOWED, exact.error_before, exact.error_after, exact.reference)
@@ -255,15 +241,15 @@ class Products:
 
 def find_products(fn: Callable[..., Any], *arguments: Any) -> Products:
     """Every product that ``fn(*arguments)`` computes, with its operands and XLA's value (one compilation)."""
-    program = from_jax(fn, *arguments)
-    block = operations_of(program)
+    program = hlo.from_jax(fn, *arguments)
+    block = hlo.operations_of(program)
     nodes = block.operations[:-1]
     left = tuple(_left_out(nodes))
     taken = [node for node in nodes if node.name in _PRODUCTS and not _refusal(node)]
     wanted = list(dict.fromkeys(value for node in taken for value in (*node.operands, node.result)))
     flat = zip(program.signature.flat(arguments, {}), block.arguments, strict=True)
-    given = [np.asarray(array, array_dtype(value)) for array, value in flat]
-    values = dict(zip(wanted, XlaValues().of(nodes, block.arguments, wanted, given) if wanted else ()))
+    given = [np.asarray(array, hlo.array_dtype(value)) for array, value in flat]
+    values = dict(zip(wanted, hlo.XlaValues().of(nodes, block.arguments, wanted, given) if wanted else ()))
     return Products(tuple(_product(node, values) for node in taken), left)
 
 
@@ -271,7 +257,7 @@ _PRODUCTS = ("dot_general", "convolution")
 _INSIDE = {"while": "a loop", "case": "a branch", "if": "a branch"}
 
 
-def _left_out(nodes: Iterable[Node], why: str = "", times: int = 1) -> Iterator[LeftOut]:
+def _left_out(nodes: Iterable[hlo.Node], why: str = "", times: int = 1) -> Iterator[LeftOut]:
     """The products among operations that run ``times`` times, and in their bodies, that the unit cannot take.
 
     ``why``: the reason that holds for all of them; "" where each has its own.
@@ -284,20 +270,20 @@ def _left_out(nodes: Iterable[Node], why: str = "", times: int = 1) -> Iterator[
             yield from _left_out(body.operations, inside, times * (1 if node.trips is None else node.trips))
 
 
-def _name(node: Node) -> str:
-    a, b = (f"{array_dtype(value).name}[{','.join(map(str, value.sizes))}]" for value in node.operands)
+def _name(node: hlo.Node) -> str:
+    a, b = (f"{hlo.array_dtype(value).name}[{','.join(map(str, value.sizes))}]" for value in node.operands)
     return f"{a} @ {b}" if node.name == "dot_general" else f"conv {a} by {b}"
 
 
-def _refusal(node: Node) -> str:
+def _refusal(node: hlo.Node) -> str:
     """Why a product is not for the unit; "" where it is."""
-    dtypes = [array_dtype(operand).name for operand in node.operands]
+    dtypes = [hlo.array_dtype(operand).name for operand in node.operands]
     if any(name not in _TYPES for name in dtypes):
         return f"elements of {' and '.join(dict.fromkeys(dtypes))}"
     integers = all("int" in name for name in dtypes)
     if dtypes[0] != dtypes[1] and not (integers and _TYPES[dtypes[0]] == _TYPES[dtypes[1]]):
         return f"elements of {' and '.join(dtypes)}"
-    out = array_dtype(node.result).name
+    out = hlo.array_dtype(node.result).name
     if out != "int32" if integers else out not in _TYPES:
         return f"sums of {out}"
     if node.name == "dot_general":
@@ -312,7 +298,7 @@ def _refusal(node: Node) -> str:
     return ""
 
 
-def _product(node: Node, values: dict[Value, np.ndarray[Any, Any]]) -> Product:
+def _product(node: hlo.Node, values: dict[hlo.Value, np.ndarray[Any, Any]]) -> Product:
     """A product with operands and value as the unit has them: of a dot_general [.., M, K], [.., K, N], [.., M, N]."""
     own, (a, b), value = node.attributes, (values[operand] for operand in node.operands), values[node.result]
     window = None

@@ -19,10 +19,9 @@ from tilewright.cli.options import Files, this_command
 from tilewright.cli.programs.report import PLAN
 from tilewright.cli.streams import progress
 from tilewright.errors import UsageError
-from tilewright.render import Page, Step, steps, table
+from tilewright.render import Page, Step, Table, steps, table
 from tilewright.render.compare import changes
 from tilewright.render.delivery import Answer, Form, Line, Output, deliver, remark, show
-from tilewright.render.tables import Table
 
 _MANY = 1 << 26
 """Partitions of all tables from which a log is counted as a pod's."""

@@ -18,12 +18,9 @@ from tilewright.cli.isa import machine
 from tilewright.cli.options import Files, Json
 from tilewright.cli.streams import progress, read_text
 from tilewright.errors import UsageError
+from tilewright.render import Bar, Card, Html, Page, Step, Table, bar_chart, cards, steps, table
 from tilewright.render.delivery import Answer, Form, Line, Output, deliver, remark, show
-from tilewright.render.drawing import Bar, bar_chart
 from tilewright.render.formats import Kind, count_text, percent_text
-from tilewright.render.markup import Html
-from tilewright.render.page import Card, Page, Step, cards, steps
-from tilewright.render.tables import Table, table
 
 _LEAVE = ("quit", "q", "exit")
 

@@ -17,10 +17,9 @@ from tilewright.cli.isa.products import Convolution, difference, random_array
 from tilewright.cli.options import Json, swept, this_command
 from tilewright.cli.streams import progress, read_text
 from tilewright.errors import UsageError
+from tilewright.render import Bar, Card, Page, Step, bar_chart, cards, steps
 from tilewright.render.delivery import Answer, Line, Output, deliver
-from tilewright.render.drawing import Bar, bar_chart
 from tilewright.render.formats import Kind
-from tilewright.render.page import Card, Page, Step, cards, steps
 from tilewright.render.tables import Heading, Table, table
 
 _HEADINGS: tuple[tuple[str, Kind, str], ...] = (

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -52,38 +53,35 @@ class MemoryPort:
 
     def __post_init__(self) -> None:
         self.last = np.full(self.config.threads, -1, np.int64)
-        self._links: records.Record | None = None
 
     def cycles(self, size: int, rate: int) -> int:
         """Of ``size`` bytes on a bus of ``rate`` bytes a cycle."""
         return -(-size * self.config.slots // rate)
 
-    @property
+    @cached_property
     def links(self) -> records.Record:
         """What kernels are given: the record MEMORY."""
-        if self._links is None:
-            chip, c = self.chip, self.config
-            dram, line = DRAMS.get(c.dram), c.line_bytes
-            values: dict[str, Any] = {"line_bytes": line, "accounts": self.numbers, "last": self.last}
-            values |= {"l2": chip.l2.cells, "dirty": chip.dirty}
-            values |= {"l2_line": self.cycles(line, c.l2_bytes_per_cycle)}
-            values |= {"dram_line": self.cycles(line, c.dram_bytes_per_cycle)}
-            values |= dict(zip(("rows", "bank_free", "activated"), chip.banks, strict=True))
-            if self.several and c.slots == 1:
-                values |= dict(zip(("l2_windows", "dram_windows"), chip.windows, strict=True))
-            if dram is not None:
-                values |= {"banks": dram.banks, "row_shift": max(0, (dram.row_bytes // line).bit_length() - 1)}
-                values |= {name: dram.cycles(name) for name in ("rcd", "rp", "ras")}
-            self._links = records.Record(records.MEMORY, values)
-        return self._links
+        chip, c = self.chip, self.config
+        dram, line = DRAMS.get(c.dram), c.line_bytes
+        values: dict[str, Any] = {"line_bytes": line, "accounts": self.numbers, "last": self.last}
+        values |= {"l2": chip.l2.cells, "dirty": chip.dirty}
+        values |= {"l2_line": self.cycles(line, c.l2_bytes_per_cycle)}
+        values |= {"dram_line": self.cycles(line, c.dram_bytes_per_cycle)}
+        values |= dict(zip(("rows", "bank_free", "activated"), chip.banks, strict=True))
+        if self.several and c.slots == 1:
+            values |= dict(zip(("l2_windows", "dram_windows"), chip.windows, strict=True))
+        if dram is not None:
+            values |= {"banks": dram.banks, "row_shift": max(0, (dram.row_bytes // line).bit_length() - 1)}
+            values |= {name: dram.cycles(name) for name in ("rcd", "rp", "ras")}
+        return records.Record(records.MEMORY, values)
 
     def relink(self) -> None:
         """Forget the kernels' record of the chip's arrays, which were replaced by larger ones."""
-        self._links = None
+        self.__dict__.pop("links", None)
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy has tables of its own."""
-        return self.__dict__ | {"_links": None}
+        return {name: value for name, value in self.__dict__.items() if name != "links"}
 
     def _account(self, name: str) -> int:
         return int(self.numbers[_AT[name]])

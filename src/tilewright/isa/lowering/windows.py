@@ -46,10 +46,6 @@ class Side:
     before: int = 0
     dilation: int = 1
 
-    @property
-    def is_pointwise(self) -> bool:
-        return (self.window, self.stride, self.before) == (1, 1, 0)
-
 
 @dataclass(frozen=True)
 class WindowPlan:
@@ -70,7 +66,7 @@ class WindowPlan:
     def run(self) -> int:
         """Neighbouring elements of the result that a thread computes."""
         last = self.sides[-1]
-        if not last.is_pointwise:
+        if (last.window, last.stride, last.before) != (1, 1, 0):
             return 1
         least = 4 // BYTES[self.dtype]
         return next((n for n in (4, 8) if n >= max(least, last.out)), _RUN)

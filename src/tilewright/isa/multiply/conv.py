@@ -21,25 +21,7 @@ from tilewright.isa.language.config import MatrixUnitConfig, checked_config
 from tilewright.isa.language.counts import Counts
 from tilewright.isa.language.errors import array_of, whole, wholes
 from tilewright.isa.language.program import MachineProgram
-from tilewright.isa.multiply.matmul import (
-    KernelResult,
-    MatmulPlan,
-    a_bases,
-    check,
-    columns_of_mm,
-    element_type,
-    host,
-    operand_windows,
-    over_blocks,
-    own_elements,
-    places,
-    result_and_operands,
-    run_alone,
-    run_on_elements,
-    store,
-    stored_weights,
-    type_and_signs,
-)
+from tilewright.isa.multiply import matmul
 from tilewright.isa.vector.spec import VectorSpec
 
 # The sizes of a convolution, read off the shapes of its images and weights and how it is to be done.
@@ -156,7 +138,7 @@ class ConvPlan:
     to L2 by DMA.
     """
 
-    plan: MatmulPlan
+    plan: matmul.MatmulPlan
     shape: ConvShape
     pixel: int
     channels: tuple[int, int]
@@ -188,10 +170,10 @@ def conv_program(conv: ConvPlan) -> MachineProgram:
     """
     if conv.shape.empty:
         return assemble("halt", conv.plan.config)
-    check(conv.plan)
+    matmul.check(conv.plan)
     if conv.plan.config.uniform_registers < 23:
         raise UsageError("conv2d needs 23 uniform registers", where="config")
-    lines = places(conv.plan)
+    lines = matmul.places(conv.plan)
     if conv.stream:
         lines.insert(lines.index("segment ur4, $B") + 1, "dmain ur4    # page by page, in the order of use")
     for number, piece in enumerate(conv.pieces):
@@ -208,12 +190,12 @@ def _blocks(conv: ConvPlan, piece: tuple[int, int, int, int], tag: str) -> list[
         *([shifted] if conv.channels[0] else []),
         "add r293, r280, ur15    # every loader's own channel",
         *_depth(conv, tag),
-        *store(plan, "ur15", tag),
+        *matmul.store(plan, "ur15", tag),
     ]
     return [
         f"mov ur14, {low}",
         f"groups{tag}:",
-        *over_blocks(plan, tag, 0, (first, end), ["add r299, r281, ur0", *_window(conv)], product),
+        *matmul.over_blocks(plan, tag, 0, (first, end), ["add r299, r281, ur0", *_window(conv)], product),
         "add ur14, ur14, 1",
         f"br.lt ur14, {high}, groups{tag}",
     ]
@@ -295,14 +277,14 @@ def _first_channel(conv: ConvPlan, *lines: str) -> list[str]:
 def _load(conv: ConvPlan, buffer: int) -> list[str]:
     """A of ``block_a`` rounds to the registers of a buffer; what lies outside the image is 0."""
     plan = conv.plan
-    first, count = a_bases(plan)[buffer], plan.held * plan.block_a
-    load = f"ld{own_elements(plan)} r{first}, ur3:rf294:0x00, {count}"
+    first, count = matmul.a_bases(plan)[buffer], plan.held * plan.block_a
+    load = f"ld{matmul.own_elements(plan)} r{first}, ur3:rf294:0x00, {count}"
     return [*(f"mov r{first + i}, 0" for i in range(count)), f"@p2, {load}"]
 
 
 def _multiply(conv: ConvPlan, buffer: int) -> list[str]:
     plan = conv.plan
-    first, held = a_bases(plan)[buffer], plan.held
+    first, held = matmul.a_bases(plan)[buffer], plan.held
     name = f"mm{plan.type}.ka{plan.ka}.kb{plan.kb}.t0{plan.signs}"
     return [f"{name} r0, ur4:rf290:0x{n * plan.depth:02x}, r{first + n * held}" for n in range(plan.block_a)]
 
@@ -327,7 +309,7 @@ def conv2d(
     stream: bool = False,
     epilogue: VectorSpec | None = None,
     operands: Mapping[str, Any] | None = None,
-) -> KernelResult:
+) -> matmul.KernelResult:
     """The convolution (as networks mean it: not flipped) of images ``x`` with weights ``w``.
 
     ``layout`` NHWC: x [n, h, w, c], w [kh, kw, c / groups, out]; NCHW: x [n, c, h, w], w [out, c / groups, kh, kw]. x
@@ -355,10 +337,10 @@ def conv2d(
     ka, kb = whole("ka", ka, 1), whole("kb", kb, 1)
     if split not in (None, *SPLITS):
         raise UsageError(f"split {split!r}", how="images, rows or channels")
-    written, signs = type_and_signs(element_type(x, "x"), element_type(w, "w"))
-    per_mm = columns_of_mm(config, ka, columns)
+    written, signs = matmul.type_and_signs(matmul.element_type(x, "x"), matmul.element_type(w, "w"))
+    per_mm = matmul.columns_of_mm(config, ka, columns)
     width = shape.outs // shape.groups
-    plan = MatmulPlan(
+    plan = matmul.MatmulPlan(
         *(shape.pixels, width, shape.depth, written, signs, x.itemsize, ka, kb, False, "k_outer", per_mm, config),
         block_a=whole("block_a", block_a, 1),
         buffers=whole("buffers", buffers, 1, 2),
@@ -368,31 +350,33 @@ def conv2d(
     conv = ConvPlan(plan, shape, 0, (0, shape.outs), bool(stream))
     images = x if layout == "NHWC" else x.transpose(0, 2, 3, 1)
     weights = np.ascontiguousarray(w.transpose(3, 0, 1, 2) if layout == "NHWC" else w.transpose(0, 2, 3, 1))
-    weights = stored_weights(plan, weights)
+    weights = matmul.stored_weights(plan, weights)
     order = None if layout == "NHWC" else (2, 1, 3, 0)
-    value, more = result_and_operands(replace(plan, n=shape.outs), operands)
+    value, more = matmul.result_and_operands(replace(plan, n=shape.outs), operands)
     tensors = {"A": images, "B": weights, "C": value, **more}
     if (config.pes > 1 or stream) and not shape.empty:
         # Streamed weights in the order of use: channels, taps, output channels.
         pages = {"page": _page_of_weights(plan, shape), "mapped": False} if stream else {}
-        machine = host(config, tensors, trace, A={"order": order}, B=pages)
+        machine = matmul.host(config, tensors, trace, A={"order": order}, B=pages)
         shares = conv_shares(conv, images.shape, weights.shape, split)
-        work = ((pe, conv_program(own), {**seen, **operand_windows(epilogue, seen["C"])}) for pe, own, seen in shares)
-        result = run_on_elements(machine, work, watch)
+        work = (
+            (pe, conv_program(own), {**seen, **matmul.operand_windows(epilogue, seen["C"])}) for pe, own, seen in shares
+        )
+        result = matmul.run_on_elements(machine, work, watch)
     else:
-        result = run_alone(config, conv_program(conv), tensors, trace=trace, watch=watch, A={"order": order})
+        result = matmul.run_alone(config, conv_program(conv), tensors, trace=trace, watch=watch, A={"order": order})
     shaped = result.value.reshape(shape.images, *shape.out, shape.outs)
     result.value = np.ascontiguousarray(shaped if layout == "NHWC" else shaped.transpose(0, 3, 1, 2))
     result.values = {"C": result.value}
     return result
 
 
-def conv_ahead(plan: MatmulPlan, taps: int) -> bool:
+def conv_ahead(plan: matmul.MatmulPlan, taps: int) -> bool:
     """Whether two buffers hold the channels of two taps: one block has them all, and the taps are few enough."""
     return plan.buffers == 2 and -(-plan.k // plan.depth) == plan.block_a and 1 < taps <= MOST_TAPS
 
 
-def _check_conv(plan: MatmulPlan, stream: bool, taps: int) -> None:
+def _check_conv(plan: matmul.MatmulPlan, stream: bool, taps: int) -> None:
     """Refuse what the kernel cannot write."""
     if stream and plan.config.pes > 1:
         raise UnsupportedError("weights by DMA for several elements", how="pes=1, or stream=False")
@@ -400,10 +384,10 @@ def _check_conv(plan: MatmulPlan, stream: bool, taps: int) -> None:
     if plan.block_a * plan.buffers > 1 and plan.k % block:
         problem = f"{plan.k} channels in blocks of {block} (depth {plan.depth}, block_a, buffers)"
         raise UnsupportedError(problem, how="blocks that divide the channels")
-    check(plan)
+    matmul.check(plan)
 
 
-def _page_of_weights(plan: MatmulPlan, shape: ConvShape) -> tuple[int, ...]:
+def _page_of_weights(plan: matmul.MatmulPlan, shape: ConvShape) -> tuple[int, ...]:
     """Of one block of output channels and one tap, so deep that the latency of a transfer is little of it."""
     c, outs = plan.config, min(plan.columns, shape.outs)
     depth = max(1, c.line_bytes // plan.element_bytes)

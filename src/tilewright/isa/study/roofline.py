@@ -12,11 +12,10 @@ from tilewright.isa.language.config import RANGES, MatrixUnitConfig, checked_con
 from tilewright.isa.language.counts import math_cycles_at_least
 from tilewright.isa.study.choices import problem_of
 from tilewright.isa.study.tune import element_bytes, search
-from tilewright.render import Card, Column, Html, Page, Step, cards, steps, table
+from tilewright.render import Card, Column, Html, Page, Step, Table, cards, steps, table
 from tilewright.render.delivery import Line
 from tilewright.render.drawing import LogPlane
 from tilewright.render.page import paragraph
-from tilewright.render.tables import Table
 
 
 @dataclass(frozen=True)

@@ -137,7 +137,7 @@ class Emitter:
 
         Only the last operand may be one register of a run's operation: another is swapped with it, or made a run.
         """
-        out = into or self.allocate_for(*operands)
+        out = into or self.allocate(all(o.one for o in operands if isinstance(o, Reg)))
         spread = [o for o in operands[:-1] if isinstance(o, Reg) and o.one and not out.one]
         if spread and name.partition(".")[2] in _COMMUTATIVE:
             return self.line(name, out, *reversed(operands))
@@ -151,10 +151,6 @@ class Emitter:
         return self.line("vi.or", self.allocate(one=False), "0", x)
 
     # Temporary results: everything below returns registers that the caller drops.
-
-    def allocate_for(self, *operands: Reg | str) -> Reg:
-        """Registers for a result of these operands: one where all of them are."""
-        return self.allocate(all(o.one for o in operands if isinstance(o, Reg)))
 
     def in_place(self, operands: list[Reg | str]) -> Reg | None:
         """The registers of an operand that is not used after this, if they are as many as the result takes."""

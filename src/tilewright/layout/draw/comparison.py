@@ -11,6 +11,7 @@ import numpy as np
 from tilewright.layout.draw import panels, picture
 from tilewright.layout.draw.scene import make_scene, strip_panel
 from tilewright.layout.index.index_map import IndexMap
+from tilewright.layout.index.types import Array
 from tilewright.layout.move.relayout import Relayout, relayout
 from tilewright.render import bytes_text, count_text
 from tilewright.render.drawing import Drawing, text_width
@@ -37,22 +38,22 @@ class Comparison:
     b: IndexMap
     move: Relayout
 
-    def onward(self, indices: panels.Array) -> panels.Array:
+    def onward(self, indices: Array) -> Array:
         """Indices of b for indices of a (int64[..., rank])."""
         return self.b.indices_of(self.a.numbers_of(indices, self.move.permutation))
 
-    def back(self, indices: panels.Array) -> panels.Array:
+    def back(self, indices: Array) -> Array:
         """Indices of a for indices of b."""
         return self.a.indices_of(self.b.numbers_of(indices), self.move.permutation)
 
-    def moves(self, places_a: panels.Array, places_b: panels.Array) -> panels.Array:
+    def moves(self, places_a: Array, places_b: Array) -> Array:
         """Whether elements at these places change theirs: another byte, another NPU (page, shard) or memory."""
         if self.a.axes != self.b.axes or self.a.memory_space != self.b.memory_space:
             return np.ones(places_a.shape[:-1], bool)
         bit_a, bit_b = (
             panels.flat_offsets(m, places) * m.element_bits for m, places in ((self.a, places_a), (self.b, places_b))
         )
-        apart: panels.Array = bit_a != bit_b
+        apart: Array = bit_a != bit_b
         return apart if len(self.a.axes) == 1 else apart | (places_a[..., 0] != places_b[..., 0])
 
     @cached_property

@@ -23,7 +23,6 @@ from tilewright.errors import UnsupportedError, UsageError, check_known
 from tilewright.layout.draw.panels import (
     COLOURS,
     MOST_SLOTS,
-    Array,
     Bounds,
     Level,
     Panel,
@@ -44,6 +43,7 @@ from tilewright.layout.draw.panels import (
 )
 from tilewright.layout.explain import DrawnDim, lineage, position_of
 from tilewright.layout.index.address_map import AddressMap
+from tilewright.layout.index.types import Array
 from tilewright.render import bytes_text, count_text
 
 _STRIP_SLOTS, _STRIP_WIDTH = 96, 16

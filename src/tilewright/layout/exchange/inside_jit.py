@@ -12,10 +12,11 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from tilewright.errors import UnsupportedError, UsageError
-from tilewright.extras import need
 from tilewright.kernels.threads import thread_count
 from tilewright.layout.index.address_map import AddressMap
 from tilewright.layout.index.steps import Merge, NewDim, Pad, Permute, Rotate, Split, Step, replaced
@@ -125,8 +126,6 @@ def _by_kernels_or_xla(
     by_xla: Callable[[Value], Value], layout: AddressMap, plan: _Plan, shape: tuple[int, ...], dtype: np.dtype[Any]
 ) -> Callable[[Value], Value]:
     """Our kernels on CPU, XLA's operations elsewhere and for derivatives."""
-    import jax
-
     size = layout.numpy_dtype.itemsize
     narrow = layout.element_bits < 8 or (TYPE_BITS[layout.dtype] < 8 and layout.dtype != "pred")
     plans = [plan(size, aligned) for aligned in (True, False)] if layout.num_elements and not narrow else [None]
@@ -164,8 +163,6 @@ def _words(plans: Sequence[tuple[MovePlan, bool]], size: int) -> np.ndarray[Any,
 
 def _padded(x: Value, dim: int, low: int, high: int) -> Value:
     """Zero bytes before and behind a dim; of a negative ``high`` the end is cut off."""
-    import jax
-
     if not low and not high:
         return x
     edges = [(0, 0, 0)] * x.ndim
@@ -175,8 +172,6 @@ def _padded(x: Value, dim: int, low: int, high: int) -> Value:
 
 
 def _forward(step: Step, x: Value) -> Value:
-    import jax.numpy as jnp
-
     match step:
         case Permute(order):
             return x.transpose(order)
@@ -195,8 +190,6 @@ def _forward(step: Step, x: Value) -> Value:
 
 
 def _backward(step: Step, x: Value, sizes: tuple[int, ...]) -> Value:
-    import jax.numpy as jnp
-
     match step:
         case Permute(order):
             return x.transpose(np.argsort(order))
@@ -232,8 +225,6 @@ def _terms(layout: AddressMap) -> list[tuple[int, int, int]] | None:
 
 def _linear(layout: AddressMap, x: Value) -> Value:
     """[slots]: the array's elements where the layout puts them, zeros in padding."""
-    import jax.numpy as jnp
-
     if not layout.num_elements:
         return jnp.zeros(layout.num_slots, x.dtype)
     terms = _terms(layout)
@@ -284,9 +275,6 @@ def _narrowed(layout: AddressMap, slots: Value) -> Value:
     bits = layout.element_bits
     if bits >= 8:
         return slots
-    import jax
-    import jax.numpy as jnp
-
     _check_bits(layout)
     if layout.dtype[0] in "su" or layout.dtype == "pred":
         raw = slots.astype(jnp.int8).view(jnp.uint8) if layout.dtype[0] == "s" else slots.astype(jnp.uint8)
@@ -300,9 +288,6 @@ def _widened(layout: AddressMap, buffer: Value) -> Value:
     bits = layout.element_bits
     if bits >= 8:
         return buffer
-    import jax
-    import jax.numpy as jnp
-
     _check_bits(layout)
     parts = [(buffer >> at) & ((1 << bits) - 1) for at in range(0, 8, bits)]
     wide: Value = jnp.stack(parts, axis=-1).reshape(-1)[: layout.num_slots]
@@ -325,8 +310,6 @@ def to_jax(layout: AddressMap, text: ArrayText, sharding: Any = None) -> Any:
     ``sharding`` says on which devices; by default it is the first one. S(5) becomes JAX's ``pinned_host``. Raises
     :class:`UnsupportedError` for what JAX's layouts have no word for: L, SC and M, other memory spaces, sparse arrays.
     """
-    need("jax", what="to_jax")
-    import jax
     from jax.experimental.layout import Format, Layout
 
     strange = {
@@ -350,9 +333,6 @@ def to_jax(layout: AddressMap, text: ArrayText, sharding: Any = None) -> Any:
 
 def named_sharding(sharding: Any, devices: Iterable[Any] | None) -> Any:
     """One of our shardings as JAX's ``NamedSharding``, on these devices (by default JAX's own, by their ids)."""
-    need("jax", what="to_jax")
-    import jax
-
     spec = list[Any](sharding.spec)
     for dim in sharding.open:
         if spec[dim] is None:

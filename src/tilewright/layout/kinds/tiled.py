@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 from tilewright.errors import ParseError, UnsupportedError, UsageError
+from tilewright.extras import need
 from tilewright.layout.index.address_map import Axis, row_major_axis
 from tilewright.layout.index.bitcast import is_bitcast
 from tilewright.layout.index.index_map import IndexMap
@@ -135,6 +136,7 @@ class TensorLayout(IndexMap):
         >>> layout.to_jax().layout.tiling
         ((8, 128), (2, 1))
         """
+        need("jax", what="to_jax")
         from tilewright.layout.exchange.inside_jit import to_jax
 
         return to_jax(self, self.text, sharding)

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tilewright.errors import UnsupportedError, UsageError
+from tilewright.extras import need
 from tilewright.layout.index.types import to_ints
 
 MOST_DEVICES = 1 << 16
@@ -323,6 +324,7 @@ class Sharding:
 
     def to_jax(self, devices: Iterable[Any] | None = None) -> Any:
         """JAX's ``NamedSharding``, on these devices (by default JAX's own, by their ids)."""
+        need("jax", what="to_jax")
         from tilewright.layout.exchange.inside_jit import named_sharding
 
         return named_sharding(self, devices)

@@ -17,9 +17,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from tilewright.errors import UsageError
-from tilewright.render import bytes_text
+from tilewright.render import Html, bytes_text
 from tilewright.render.drawing import Drawing
-from tilewright.render.markup import Html
 
 
 def squarest(count: int, dims: int) -> tuple[int, ...]:
