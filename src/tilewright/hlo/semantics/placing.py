@@ -63,6 +63,7 @@ class Placed:
     ``tiles``          an operation's name -> its result as it lies in memory; ``broken``: why it cannot be read
     ``through``        operations that are done in the kernels of others
     ``joined``         a kernel -> what it writes beside its own result
+    ``narrowed``       what is written as bfloat16, as only products want it
     ``copied``         an operation -> the copies that turn its operands before it or its result behind it
     ``near``           what lies in vector memory; ``prefetched``: the argument that was brought there between calls
     =================  ===========================================================================================
@@ -97,10 +98,10 @@ class Placed:
             if op.name in self.leaving and op.operands and plain_opcode(op.opcode) in WRITES_IN_PLACE:
                 self.leaving.add(op.operands[0])
         self.tiles, self.broken = dict[str, Tiles](), dict[str, str]()
-        narrowed = fusions.narrowed()
+        self.narrowed = fusions.narrowed()
         for op in self.operations:
             try:
-                if layouts := context.layouts(op.shape.replace("f32", "bf16", op.name in narrowed)):
+                if layouts := context.layouts(op.shape.replace("f32", "bf16", op.name in self.narrowed)):
                     self.tiles[op.name] = Tiles.of(max(layouts, key=lambda layout: layout.size_bytes))
             except (TilewrightError, OverflowError) as error:
                 self.broken[op.name] = str(error)
