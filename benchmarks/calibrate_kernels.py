@@ -231,7 +231,8 @@ class Fit:
         rows = (t["rows"] * c["gather_row_ns"] + t["elements"] * c["gather_element_ns"]) / 1e3
         parts = np.sort([t["matrix"] / c["efficiency"], vector, np.maximum(stream, rows), t["link"]], axis=0)
         start = np.where(t["far"] > 0.001, c["launch_us"], c["near_launch_us"])
-        start = start + stream * FIRST_WINDOW / np.maximum(t["windows"], t["rows"]) + (t["windows"] - 1) * c["step_us"] + t["apart"]
+        start = start + stream * FIRST_WINDOW / np.maximum(t["windows"], t["rows"]) + t["apart"]
+        start = start + (t["windows"] - 1) * c["step_us"]
         each = np.where(t["scalar"] > 0, c["scalar_us"], start) + parts[-1] + NOT_HIDDEN * parts[-2]
         return np.bincount(self.row, each * t["runs"], len(self.rows)) + self.other
 

@@ -219,7 +219,9 @@ def predicted(program: Program, chip: str) -> list[Kernel]:
                 members |= fusing.members(fusing.by_name[name])[1]
             writes = []
             for name in names:
-                for layout in context.layouts(fusing.by_name[name].shape):
+                for layout in context.layouts(
+                    fusing.by_name[name].shape.replace("f32", "bf16", name in fusing.narrowed)
+                ):
                     array = _array(layout, entry and name in fusing.results)
                     writes.append(Array(array.of, name in fusing.near, *list(astuple(array))[2:]))
             inside = [fusing.by_name[name] for name in members]
@@ -391,10 +393,11 @@ def section(rows: Sequence[Row]) -> str:
 
 
 FURTHEST = 15
-PROSE = """*Heavy* are products, reductions, gathers, scatters and sorts that both sides have. *Partners*: in how many
-of them the kernel has the same other heavy operations; *chain*: the same transcendental ones; *written*: results of the
-same types and sizes. *Memory* and *order*: shares of the bytes of arrays from 16 KiB that lie in the same memory, and
-in the same order of dims. Times are modelled, from source and from the module before machine code is made of it.
+PROSE = """*Heavy* are products, reductions, gathers, scatters and sorts that both sides have. In how many of them the
+kernel has the same other heavy operations is *partners*; the same transcendental ones, *chain*; results of the same
+types and sizes, *written*. *Memory* and *order* are shares of the bytes of arrays from 16 KiB that lie in the same
+memory, and in the same order of dims. Times are modelled, from source and from the module before machine code is made
+of it.
 
 The functions whose time from source is furthest from that of their module on v6e; ratios are source over module:"""
 

@@ -254,7 +254,7 @@ def _wanted(operations: list[Operation], captured: Collection[str], program: Pro
         idle = kind in INSIDE | {"get-tuple-element"}
         idle = idle or (kind == "while" and all(_is_idle(program, callee) for callee in op.calls))
         if op.name in read or not idle or not op.operands:
-            read.update(name.partition("#")[0] for name in op.operands)
+            read.update(each for name in op.operands for each in (name, name.partition("#")[0]))
             found.append(op)
     return found[::-1]
 

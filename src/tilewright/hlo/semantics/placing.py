@@ -63,6 +63,7 @@ class Placed:
     ``tiles``          an operation's name -> its result as it lies in memory; ``broken``: why it cannot be read
     ``through``        operations that are done in the kernels of others
     ``joined``         a kernel -> what it writes beside its own result
+    ``narrowed``       what is written as bfloat16, as only products want it
     ``kernels``        an operation -> its kernel, among the copies that turn its operands, or its result behind it
     ``near``           what lies in vector memory; ``prefetched``: the argument that was brought there between calls
     =================  ===========================================================================================
@@ -88,8 +89,8 @@ class Placed:
                 copied = self.by_name[name].shape
                 self.kernels[name].append(Operation(name, "copy", copied, (name,), (copied,)))
         self.results = {part for name in returned for part in (name, name.partition("#")[0])}
-        narrowed = fusions.narrowed()
-        shapes = {op.name: op.shape.replace("f32", "bf16", op.name in narrowed) for op in self.operations}
+        self.narrowed = fusions.narrowed()
+        shapes = {op.name: op.shape.replace("f32", "bf16", op.name in self.narrowed) for op in self.operations}
         of_shape, broken = dict[str, Tiles](), dict[str, str]()
         for shape in {*shapes.values()}:
             try:
