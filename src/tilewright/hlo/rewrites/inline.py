@@ -133,8 +133,9 @@ def with_calls_in_place(bodies: Sequence[Block], once: bool = False) -> tuple[li
     expanding = _Expanding(functions)
     with suppress(CycleError):
         for name in _innermost_first(calls).static_order():
-            expanding.expand(name, once and name not in expanding.private)
-    named, open_ = set[str](), functions.keys() - (expanding.private if expanding.budget < Inline.limit else ())
+            expanding.first = {} if once and name not in expanding.private else None
+            expanding.put(functions[name].clear(), functions[name], None, ())
+    named, open_ = set[str](), functions.keys() - (expanding.private if expanding.called else ())
     while open_:
         named |= open_
         used = (op.handle for name in open_ for op in operations_in(functions[name]) if op.name not in PURE)
@@ -150,18 +151,11 @@ class _Expanding:
     """Puts the bodies of private functions in place of their calls; ``count``: operations that went."""
 
     def __init__(self, functions: Mapping[str, Block]) -> None:
-        self.functions, self.budget, self.count, self.position = functions, Inline.limit, 0, 0
+        self.functions, self.count, self.called, self.position = functions, 0, False, 0
         self.private = {name for name, body in functions.items() if _is_private(body.handle.owner)}
-        self.sizes: dict[str, int] = {}  # operations of a function, calls expanded
         self.first: dict[Hashable, Value] | None = None  # what was computed, where it is not to be computed again
 
-    def expand(self, name: str, once: bool) -> None:
-        """Expand the calls in a function, whose functions are expanded."""
-        before, self.first = self.position, {} if once else None
-        self._put(self.functions[name].clear(), self.functions[name], None, ())
-        self.sizes[name] = self.position - before
-
-    def _put(self, operations: Sequence[Node], block: Block, of: dict[Value, Value] | None, calls: Any) -> None:
+    def put(self, operations: Sequence[Node], block: Block, of: dict[Value, Value] | None, calls: Any) -> None:
         """Put operations into a block; as copies, that come with ``calls``, where their values have others (``of``)."""
         for op in operations:
             self.position += 1
@@ -169,7 +163,7 @@ class _Expanding:
             key = merging_key(op, operands) if self.first is not None and block.owner is None else None
             if (callee := self._callee(op)) is not None:
                 inside = dict(zip(callee.arguments, operands))
-                self._put(callee.operations[:-1], block, inside, op.origins)
+                self.put(callee.operations[:-1], block, inside, op.origins)
                 values = [inside[value] for value in callee.operations[-1].operands]
             elif self.first is not None and key in self.first:
                 values, block.changed = [self.first[key]], True
@@ -177,7 +171,7 @@ class _Expanding:
                 node = block.append(op if of is None else self._copy(op, operands, of, calls))
                 node.position = self.position
                 for body, inner in zip(op.blocks, node.blocks):
-                    self._put(body.clear() if of is None else body.operations, inner, of, calls)
+                    self.put(body.clear() if of is None else body.operations, inner, of, calls)
                 if self.first is not None and key is not None:
                     self.first[key] = node.result
                 continue
@@ -193,9 +187,9 @@ class _Expanding:
     def _callee(self, op: Node) -> Block | None:
         """The function that an operation calls, if its body is to take the call's place."""
         name = _callee(op.handle) if op.name == "func.call" and op.plain else ""
-        if name not in self.private or self.sizes[name] > self.budget:
+        if name not in self.private or self.position > Inline.limit:
             return None
-        self.budget -= self.sizes[name]
+        self.called = True
         return self.functions[name]
 
     @staticmethod
