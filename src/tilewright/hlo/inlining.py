@@ -36,19 +36,19 @@ def inlined(program: Program, computation: Computation) -> list[Operation]:
     """
     operations, elements, seen = list[Operation](), set[str](), 0
 
-    def put(body: Computation, given: Sequence[str], prefix: str, source: Source | None, depth: int) -> Sequence[str]:
+    def put(body: Computation, given: Sequence[str], prefix: str, source: Source | None, depth: int) -> tuple[str, ...]:
         """Put a body's operations behind the others, with ``given`` for its parameters; what its results are called."""
         nonlocal seen
         seen += len(body.operations)
         names = dict(zip([op.name for op in body.operations if op.opcode == "parameter"], given))
         for op in body.operations:
-            operands, results = op.operands, None
+            operands, results = op.operands, None  # the names of results that are others'
             same = not prefix and "#" not in "".join(operands) and names.keys().isdisjoint(operands)
             if not same:
                 known = ((names.get(name) or names.get(name.partition("#")[0]), name) for name in operands)
                 operands = tuple([found or prefix + name for found, name in known])
             if op.opcode in _BARRIERS:
-                results = [f"{prefix}{op.name}#{k}" for k in range(len(operands))]
+                results = tuple([f"{prefix}{op.name}#{k}" for k in range(len(operands))])
                 operations.extend(
                     replace(op, name=result, shape=shape, operands=(name,), operand_shapes=(shape,))
                     for result, name, shape in zip(results, operands, op.operand_shapes)

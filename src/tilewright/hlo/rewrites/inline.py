@@ -127,9 +127,8 @@ def with_calls_in_place(bodies: Sequence[Block], once: bool = False) -> tuple[li
     ``once``: what an operation before it has computed is not put there again (:class:`CommonSubexpressions`).
     """
     functions = {body.name: body for body in bodies}
-    calls = {
-        name: [op.handle for op in operations_in(body) if op.name == "func.call"] for name, body in functions.items()
-    }
+    inside = ((name, operations_in(body)) for name, body in functions.items())
+    calls = {name: [op.handle for op in operations if op.name == "func.call"] for name, operations in inside}
     expanding = _Expanding(functions)
     with suppress(CycleError):
         for name in _innermost_first(calls).static_order():
@@ -161,10 +160,12 @@ class _Expanding:
             self.position += 1
             operands = op.operands if of is None else [of[value] for value in op.operands]
             key = merging_key(op, operands) if self.first is not None and block.owner is None else None
-            if (callee := self._callee(op)) is not None:
-                inside = dict(zip(callee.arguments, operands))
-                self.put(callee.operations[:-1], block, inside, op.origins)
-                values = [inside[value] for value in callee.operations[-1].operands]
+            callee = _callee(op.handle) if op.name == "func.call" and op.plain else ""
+            if callee in self.private and self.position <= Inline.limit:
+                self.called, body = True, self.functions[callee]
+                inside = dict(zip(body.arguments, operands))
+                self.put(body.operations[:-1], block, inside, op.origins)
+                values = [inside[value] for value in body.operations[-1].operands]
             elif self.first is not None and key in self.first:
                 values, block.changed = [self.first[key]], True
             else:
@@ -184,23 +185,11 @@ class _Expanding:
             if of is None:
                 op.drop()
 
-    def _callee(self, op: Node) -> Block | None:
-        """The function that an operation calls, if its body is to take the call's place."""
-        name = _callee(op.handle) if op.name == "func.call" and op.plain else ""
-        if name not in self.private or self.position > Inline.limit:
-            return None
-        self.called = True
-        return self.functions[name]
-
     @staticmethod
     def _copy(op: Node, operands: Sequence[Value], of: dict[Value, Value], calls: Any) -> Node:
         copy = Node(op.name, operands, op.attributes)
-        copy.handle, copy.plain, copy.said, copy.origins = (
-            op.handle,
-            op.plain,
-            op.said,
-            op.origins and (*op.origins, *calls),
-        )
+        copy.handle, copy.plain, copy.said = op.handle, op.plain, op.said
+        copy.origins = op.origins and (*op.origins, *calls)
         copy.blocks = [Block(body.name, copy) for body in op.blocks]
         pairs = [(old, copy.add_result(old.shape, old.dtype)) for old in op.results]
         for body, inner in zip(op.blocks, copy.blocks):
