@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from tests.hlo.stablehlo_values import rewritten
+from tilewright.hlo.graphs.graph import walk
+from tilewright.hlo.graphs.mlir import read_functions
+from tilewright.hlo.ir import parse_module
+from tilewright.hlo.rewrites.cleanup import CommonSubexpressions
+from tilewright.hlo.rewrites.inline import Inline, with_calls_in_place
 
 KIND = "tensor<3xf32>"
 
@@ -63,3 +70,66 @@ def test_the_limit_counts_nested_operations():
     text = called(f"%y = func.call @looping(%a) : ({KIND}) -> {KIND}", "looping", body=loop)
     assert functions(text, "inline{limit=8}") == ["main", "looping"]
     assert functions(text, "inline{limit=9}") == ["main"]
+
+
+def both_ways(text):
+    """What a text's functions are made of with calls put in place in MLIR, and in the graph."""
+    module = parse_module(text)
+    Inline().apply_module(module)
+    graph, _ = with_calls_in_place(read_functions(parse_module(text)))
+    return [described(read_functions(module)), described(graph)]
+
+
+def described(bodies):
+    found = {}
+    for body in bodies:
+        numbers, found[body.name] = {}, []
+        for block in walk(body):
+            for value in (*block.arguments, *(value for op in block.operations for value in op.results)):
+                numbers[value] = len(numbers)
+            for op in block.operations:
+                found[body.name].append((op.name, [numbers[v] for v in op.operands], list(map(str, op.results))))
+    return found
+
+
+LOOP = f"""%one = stablehlo.constant dense<1> : tensor<i32>
+    %r:2 = stablehlo.while(%i = %one, %v = %x) : tensor<i32>, {KIND}
+     cond {{
+      %c = stablehlo.compare LT, %i, %one : (tensor<i32>, tensor<i32>) -> tensor<i1>
+      stablehlo.return %c : tensor<i1>
+    }} do {{
+      %n = stablehlo.add %i, %one : tensor<i32>
+      %w = func.call @inner(%v) : ({KIND}) -> {KIND}
+      stablehlo.return %n, %w : tensor<i32>, {KIND}
+    }}
+    %y = stablehlo.add %r#1, %x : {KIND}"""
+TWICE = f"""%b = func.call @outer(%a) : ({KIND}) -> {KIND}
+    %y = func.call @outer(%b) : ({KIND}) -> {KIND}"""
+INNER = f"func.func private @inner(%x: {KIND}) -> {KIND} {{\n%y = stablehlo.sine %x : {KIND}\nreturn %y : {KIND}\n}}"
+
+
+NAMED = f'%y = stablehlo.custom_call @f(%a) {{called_computations = [@"a.b"]}} : ({KIND}) -> {KIND}'
+AGAIN = f"%y = func.call @again(%a) : ({KIND}) -> {KIND}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(called(TWICE, "outer", body=LOOP).removesuffix("}") + INNER + "\n}", id="loops within calls"),
+        pytest.param(called(AGAIN.replace(") :", ") {mhlo.on = 1} :"), "again"), id="a call that stays"),
+        pytest.param(called(NAMED, '"a.b"', "c"), id="a function that is named"),
+        pytest.param(called(AGAIN, "again", body=AGAIN.replace("%a", "%x")), id="one that calls itself"),
+    ],
+)
+def test_the_graph_puts_calls_in_place_as_mlir_does(text):
+    in_mlir, in_graph = both_ways(text)
+    assert in_mlir == in_graph
+
+
+def test_what_was_computed_is_not_put_there_again():
+    text = called(TWICE, "outer", body=LOOP).removesuffix("}") + INNER + "\n}"
+    [merged], _ = with_calls_in_place(read_functions(parse_module(text)), once=True)
+    [whole], _ = with_calls_in_place(read_functions(parse_module(text)))
+    assert len(merged.operations) == len(whole.operations) - 1  # the second constant of the two
+    assert CommonSubexpressions().apply(whole) == 1
+    assert described([merged]) == described([whole])

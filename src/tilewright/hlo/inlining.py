@@ -34,73 +34,50 @@ def inlined(program: Program, computation: Computation) -> list[Operation]:
     A result of an operation with several, ``%1#0``, is an operation of its own (``get-tuple-element``), as in HLO; a
     barrier is one for each of its operands.
     """
-    inlining = _Inlining(program)
-    inlining.put(computation)
-    return inlining.operations
+    operations, elements, seen = list[Operation](), set[str](), 0
 
-
-class _Inlining:
-    def __init__(self, program: Program) -> None:
-        self.program, self.seen = program, 0
-        self.elements = set[str]()  # results of operations with several that have an operation
-        self.operations: list[Operation] = []
-
-    def put(
-        self,
-        body: Computation,
-        given: Sequence[str] = (),
-        prefix: str = "",
-        source: Source | None = None,
-        depth: int = 0,
-    ) -> tuple[str, ...]:
-        """Put a computation's operations behind the others, a call's with ``given`` for its parameters.
-
-        Returns the names of a call's results; what has no line of its own has that of the call (``source``).
-        """
-        self.seen += len(body.operations)
-        names = dict(zip((op.name for op in body.operations if op.opcode == "parameter"), given))
-        elements, operations, plain = self.elements, self.operations, not prefix
+    def put(body: Computation, given: Sequence[str], prefix: str, source: Source | None, depth: int) -> tuple[str, ...]:
+        """Put a body's operations behind the others, with ``given`` for its parameters; what its results are called."""
+        nonlocal seen
+        seen += len(body.operations)
+        names = dict(zip([op.name for op in body.operations if op.opcode == "parameter"], given))
         for op in body.operations:
-            same = plain and "#" not in "".join(op.operands) and names.keys().isdisjoint(op.operands)
-            operands = op.operands
+            operands, results = op.operands, None  # the names of results that are others'
+            same = not prefix and "#" not in "".join(operands) and names.keys().isdisjoint(operands)
             if not same:
                 known = ((names.get(name) or names.get(name.partition("#")[0]), name) for name in operands)
                 operands = tuple([found or prefix + name for found, name in known])
             if op.opcode in _BARRIERS:
                 results = tuple([f"{prefix}{op.name}#{k}" for k in range(len(operands))])
-                operations += [
+                operations.extend(
                     replace(op, name=result, shape=shape, operands=(name,), operand_shapes=(shape,))
                     for result, name, shape in zip(results, operands, op.operand_shapes)
-                ]
+                )
                 elements.update(results)
-                names.update(_results(op, results))
-                continue
-            for name, shape in zip(operands, op.operand_shapes) if not same else ():
-                if "#" in name and name not in elements:
-                    elements.add(name)
-                    whole = name.partition("#")[0]
-                    operations.append(
-                        Operation(name, "get-tuple-element", shape, (whole,), line=op.line, source=source)
-                    )
+            else:
+                for name, shape in zip(operands, op.operand_shapes) if not same else ():
+                    if "#" in name and name not in elements:
+                        elements.add(name)
+                        part = Operation(name, "get-tuple-element", shape, (name.partition("#")[0],), line=op.line)
+                        operations.append(replace(part, source=source))
             if op.opcode == "return" and prefix:
                 return operands
-            if op.opcode == "call" and len(op.calls) == 1 and depth < DEEPEST and self.seen <= _MOST_OPERATIONS:
-                called, inside = self.program.by_name[op.calls[0]], f"{prefix}{op.name}/"
-                results = self.put(called, operands, inside, op.source or source, depth + 1)
-                names.update(_results(op, results))
+            if op.opcode == "call" and len(op.calls) == 1 and depth < DEEPEST and seen <= _MOST_OPERATIONS:
+                called, inside = program.by_name[op.calls[0]], f"{prefix}{op.name}/"
+                results = put(called, operands, inside, op.source or source, depth + 1)
+            if results is not None:
+                names |= {f"{op.name}#{k}" if len(results) > 1 else op.name: name for k, name in enumerate(results)}
             elif not prefix:
                 operations.append(op if same else op.reading(operands))
             elif op.opcode != "parameter":
                 operations.append(op.reading(operands, prefix + op.name, op.source or source))
         return ()
 
+    put(computation, (), "", None, 0)
+    return operations
+
 
 _BARRIERS = frozenset({"optimization_barrier", "optimization-barrier"})
-
-
-def _results(op: Operation, results: Sequence[str]) -> dict[str, str]:
-    """The names of an operation's results -> what they are called where its results are others'."""
-    return {f"{op.name}#{k}" if len(results) > 1 else op.name: name for k, name in enumerate(results)}
 
 
 def operations_of(program: Program, op: Operation, depth: int = 0) -> Iterator[Operation]:
@@ -275,9 +252,11 @@ def _padding(op: Operation) -> str:
 def _widened_first(operations: list[Operation]) -> list[Operation]:
     """The operations with the type changed before a reshape where only that is wanted of it, as the compiler does."""
     reshapes = {op.name: op for op in operations if op.opcode == "reshape" and op.operand_shapes}
-    read = Counter(name for op in operations for name in reshapes.keys() & op.operands) if reshapes else {}
+    firsts = [op for op in operations if op.opcode == "convert" and op.operands and op.operands[0] in reshapes]
+    asked = {op.operands[0] for op in firsts}
+    read = Counter(name for op in operations if not asked.isdisjoint(op.operands) for name in asked & {*op.operands})
     swapped: dict[str, Operation] = {}
-    for first in (op for op in operations if op.opcode == "convert" and op.operands and read.get(op.operands[0]) == 1):
+    for first in (op for op in firsts if read[op.operands[0]] == 1):
         op = reshapes[first.operands[0]]
         wide = f"{first.shape.partition('[')[0]}[{op.operand_shapes[0].partition('[')[2]}"
         swapped[op.name] = replace(

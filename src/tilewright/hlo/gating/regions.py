@@ -12,7 +12,7 @@ from typing import TypeGuard
 from tilewright.errors import TilewrightError
 from tilewright.hlo.cost import movement, place
 from tilewright.hlo.graphs.dims import only_unit_dims_differ
-from tilewright.hlo.graphs.graph import Block, Node, Value, inputs_of, walk
+from tilewright.hlo.graphs.graph import Block, Node, Value, inputs_of, operations_in
 from tilewright.hlo.rewrites.cleanup import operation_key
 from tilewright.hlo.rewriting.maker import MOVES, MOVES_AND_REPEATS, is_elementwise, is_static
 from tilewright.layout import TensorLayout
@@ -180,7 +180,7 @@ def short_run_charge(op: Node, target: Target) -> int:
 
 def moved(blocks: Iterable[Block], target: Target) -> int:
     """Bytes that reshapes and transposes of whole function bodies move."""
-    return sum(bytes_moved(op, target) for body in blocks for block in walk(body) for op in block.operations)
+    return sum(bytes_moved(op, target) for body in blocks for op in operations_in(body))
 
 
 # A region grows from a reshape's result of shape S: over every value of shape S that elementwise operations, reshapes,

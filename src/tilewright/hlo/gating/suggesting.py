@@ -20,7 +20,7 @@ from pathlib import Path
 from tilewright.errors import TilewrightError, UnsupportedError
 from tilewright.hlo.cost import array_layout, plain_opcode
 from tilewright.hlo.gating.acting import LEAST, Acting, Candidate
-from tilewright.hlo.graphs.graph import Node, collector_paused, walk
+from tilewright.hlo.graphs.graph import Node, collector_paused, operations_in
 from tilewright.hlo.graphs.mlir import read_functions, write_functions
 from tilewright.hlo.inlining import inlined
 from tilewright.hlo.ir import parse_module, print_module
@@ -178,7 +178,7 @@ class _Names:
         tag(self.bodies, program)
         self.bodies, _ = with_calls_in_place(self.bodies)
         self.known: dict[Node, tuple[Origin, int]] = {}  # what it was, and which copy of that it is
-        for op in (op for body in self.bodies for block in walk(body) for op in block.operations if op.origins):
+        for op in (op for body in self.bodies for op in operations_in(body) if op.origins):
             self.copies[op.origins[0]] += 1
             self.known[op] = op.origins[0], self.copies[op.origins[0]]
         self.run_counts, _ = count_runs(program)

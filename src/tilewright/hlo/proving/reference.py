@@ -20,7 +20,7 @@ import numpy as np
 
 from tilewright.errors import UnsupportedError
 from tilewright.hlo.execute import array_struct, flat_callable, run_apart
-from tilewright.hlo.graphs.graph import Block, Node, Value, array_dtype, inputs_of, numpy_dtype, walk
+from tilewright.hlo.graphs.graph import Block, Node, Value, array_dtype, inputs_of, numpy_dtype, operations_in
 from tilewright.hlo.ir import operations_module, parse_module, print_module
 from tilewright.hlo.jaxlib_child import ask, read_arrays
 from tilewright.hlo.proving.trials import in_float64
@@ -107,7 +107,7 @@ def _check_interpreted(body: Block) -> None:
         if not _EXCHANGED.fullmatch(value.dtype):
             raise UnsupportedError(f"the float64 reference does not take {value.dtype}")
     steps = 0
-    for op in (op for block in walk(body) for op in block.operations):
+    for op in operations_in(body):
         if op.name not in _INTERPRETED:
             raise UnsupportedError(f"the float64 reference does not know {op.name}")
         steps += _steps(op)

@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 
 from tilewright.errors import UnsupportedError, UsageError
-from tilewright.hlo.graphs.graph import Block, Node, Value, array_dtype, captured, walk
+from tilewright.hlo.graphs.graph import Block, Node, Value, array_dtype, captured, operations_in
 
 Array = np.ndarray[Any, Any]
 
@@ -326,7 +326,7 @@ def coarsest(body: Block) -> list[np.dtype[Any] | None]:
     found: dict[Value, np.dtype[Any]] = {}
     for op in body.operations[:-1]:
         before = [found[value] for value in (*op.operands, *captured(op)) if value in found]
-        inner = [each for block in op.blocks for part in walk(block) for each in part.operations]
+        inner = [each for block in op.blocks for each in operations_in(block)]
         types = [*before, *(dtype for each in (op, *inner) for dtype in _rounds_to(each))]
         if types:
             found.update(dict.fromkeys(op.results, max(types, key=unit)))
@@ -417,7 +417,7 @@ def inputs_for(body: Block, kinds: Sequence[str] | None, assume_finite: bool = F
 
 def may_never_end(body: Block) -> bool:
     """Whether a loop in it runs until a condition on values holds, instead of a number of times that is known."""
-    loops = [op for block in walk(body) for op in block.operations if op.name == "while"]
+    loops = [op for op in operations_in(body) if op.name == "while"]
     return any(not _is_counted(op.blocks[0]) for op in loops)
 
 

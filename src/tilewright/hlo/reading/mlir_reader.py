@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from sys import intern
 
 from tilewright.hlo.program import Computation, Operation, Program, Source, convolution_attributes
 from tilewright.hlo.reading.hlo_scan import BLANK, Scanner, configuration
@@ -312,8 +313,8 @@ def _constants_at_readers(operations: list[Operation]) -> tuple[Operation, ...]:
 
 
 def _uses(parts: Sequence[str]) -> list[str]:
-    """The operands between the texts of an operation's line."""
-    return [f"{name}#{index}" if index else name for name, index in zip(parts[1::3], parts[2::3])]
+    """The operands between the texts of an operation's line; a name is one object wherever it stands."""
+    return [f"{name}#{index}" if index else intern(name) for name, index in zip(parts[1::3], parts[2::3])]
 
 
 _REGIONS = {"while": ("cond", "body"), "reduce": ("reducer",), "if": ("true", "false")}
@@ -434,7 +435,7 @@ class _Reader(Scanner):
         body, mark, location = rest.rpartition(" loc(#")
         if "," in name or ":" in name or end < 0 or (mark and not location[:-1].isalnum()):
             return None
-        return name, _USE.split(body if mark else rest), f"#{location[:-1]}" if mark else ""
+        return intern(name), _USE.split(body if mark else rest), f"#{location[:-1]}" if mark else ""
 
     def _like(self, first: Operation, name: str, parts: list[str], location: str, line: int) -> Operation | None:
         """An operation that says what the ``first`` one said; None where it names what is not there."""

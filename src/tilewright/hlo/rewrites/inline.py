@@ -127,14 +127,14 @@ def with_calls_in_place(bodies: Sequence[Block], once: bool = False) -> tuple[li
     ``once``: what an operation before it has computed is not put there again (:class:`CommonSubexpressions`).
     """
     functions = {body.name: body for body in bodies}
-    calls = {
-        name: [op.handle for op in operations_in(body) if op.name == "func.call"] for name, body in functions.items()
-    }
+    inside = ((name, operations_in(body)) for name, body in functions.items())
+    calls = {name: [op.handle for op in operations if op.name == "func.call"] for name, operations in inside}
     expanding = _Expanding(functions)
     with suppress(CycleError):
         for name in _innermost_first(calls).static_order():
-            expanding.expand(name, once and name not in expanding.private)
-    named, open_ = set[str](), functions.keys() - (expanding.private if expanding.budget < Inline.limit else ())
+            expanding.first = {} if once and name not in expanding.private else None
+            expanding.put(functions[name].clear(), functions[name], None, ())
+    named, open_ = set[str](), functions.keys() - (expanding.private if expanding.called else ())
     while open_:
         named |= open_
         used = (op.handle for name in open_ for op in operations_in(functions[name]) if op.name not in PURE)
@@ -150,34 +150,29 @@ class _Expanding:
     """Puts the bodies of private functions in place of their calls; ``count``: operations that went."""
 
     def __init__(self, functions: Mapping[str, Block]) -> None:
-        self.functions, self.budget, self.count, self.position = functions, Inline.limit, 0, 0
+        self.functions, self.count, self.called, self.position = functions, 0, False, 0
         self.private = {name for name, body in functions.items() if _is_private(body.handle.owner)}
-        self.sizes: dict[str, int] = {}  # operations of a function, calls expanded
         self.first: dict[Hashable, Value] | None = None  # what was computed, where it is not to be computed again
 
-    def expand(self, name: str, once: bool) -> None:
-        """Expand the calls in a function, whose functions are expanded."""
-        before, self.first = self.position, {} if once else None
-        self._put(self.functions[name].clear(), self.functions[name], None, ())
-        self.sizes[name] = self.position - before
-
-    def _put(self, operations: Sequence[Node], block: Block, of: dict[Value, Value] | None, calls: Any) -> None:
+    def put(self, operations: Sequence[Node], block: Block, of: dict[Value, Value] | None, calls: Any) -> None:
         """Put operations into a block; as copies, that come with ``calls``, where their values have others (``of``)."""
         for op in operations:
             self.position += 1
             operands = op.operands if of is None else [of[value] for value in op.operands]
             key = merging_key(op, operands) if self.first is not None and block.owner is None else None
-            if (callee := self._callee(op)) is not None:
-                inside = dict(zip(callee.arguments, operands))
-                self._put(callee.operations[:-1], block, inside, op.origins)
-                values = [inside[value] for value in callee.operations[-1].operands]
+            callee = _callee(op.handle) if op.name == "func.call" and op.plain else ""
+            if callee in self.private and self.position <= Inline.limit:
+                self.called, body = True, self.functions[callee]
+                inside = dict(zip(body.arguments, operands))
+                self.put(body.operations[:-1], block, inside, op.origins)
+                values = [inside[value] for value in body.operations[-1].operands]
             elif self.first is not None and key in self.first:
                 values, block.changed = [self.first[key]], True
             else:
                 node = block.append(op if of is None else self._copy(op, operands, of, calls))
                 node.position = self.position
                 for body, inner in zip(op.blocks, node.blocks):
-                    self._put(body.clear() if of is None else body.operations, inner, of, calls)
+                    self.put(body.clear() if of is None else body.operations, inner, of, calls)
                 if self.first is not None and key is not None:
                     self.first[key] = node.result
                 continue
@@ -190,23 +185,11 @@ class _Expanding:
             if of is None:
                 op.drop()
 
-    def _callee(self, op: Node) -> Block | None:
-        """The function that an operation calls, if its body is to take the call's place."""
-        name = _callee(op.handle) if op.name == "func.call" and op.plain else ""
-        if name not in self.private or self.sizes[name] > self.budget:
-            return None
-        self.budget -= self.sizes[name]
-        return self.functions[name]
-
     @staticmethod
     def _copy(op: Node, operands: Sequence[Value], of: dict[Value, Value], calls: Any) -> Node:
         copy = Node(op.name, operands, op.attributes)
-        copy.handle, copy.plain, copy.said, copy.origins = (
-            op.handle,
-            op.plain,
-            op.said,
-            op.origins and (*op.origins, *calls),
-        )
+        copy.handle, copy.plain, copy.said = op.handle, op.plain, op.said
+        copy.origins = op.origins and (*op.origins, *calls)
         copy.blocks = [Block(body.name, copy) for body in op.blocks]
         pairs = [(old, copy.add_result(old.shape, old.dtype)) for old in op.results]
         for body, inner in zip(op.blocks, copy.blocks):

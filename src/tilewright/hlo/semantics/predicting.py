@@ -145,13 +145,15 @@ class _Written:
             *inner, last = block.operations
             block.operations = [*in_order(inner), last]
         for op in block.operations:
-            was = _known(op)[0]
-            if not was.op.name or (op.handle is None and op.name == "constant"):  # a return, too, has no name to give
+            origin = _known(op)[0]
+            if not origin.op.name or (
+                op.handle is None and op.name == "constant"
+            ):  # a return, too, has no name to give
                 self.wanted += [(op, function, 0, f"%{op.name}", None)] * bool(op.results)
             elif op.results:
-                wanted = f"{was.function}/{was.op.name}" if was.function != function else was.op.name
-                same = was.op.name if was.op.opcode == _opcode(op) else None
-                self.wanted.append((op, function, was.op.line, wanted, same))
+                wanted = f"{origin.function}/{origin.op.name}" if origin.function != function else origin.op.name
+                same = origin.op.name if origin.op.opcode == _opcode(op) else None
+                self.wanted.append((op, function, origin.op.line, wanted, same))
         for op in (op for op in block.operations if op.blocks):
             theirs = _known(op)[0].op.calls
             if len(theirs) != len(op.blocks):
