@@ -26,6 +26,7 @@ from tilewright.hlo.reading.kernel import Kernel, Moment, Part
 from tilewright.hlo.reading.kernel_numbers import MET
 from tilewright.hlo.reading.kernels import read_kernel
 from tilewright.hlo.semantics.context import Context
+from tilewright.hlo.semantics.dims import devices_of
 from tilewright.hlo.semantics.tiles import Tiles
 from tilewright.hlo.timing.chip import Chip
 from tilewright.hlo.timing.row import NoTime, Run, busy
@@ -185,12 +186,19 @@ class Kernels:
 
     def __init__(self, context: Context, chip: Chip) -> None:
         self.context, self.chip = context, chip
+        self.devices = devices_of(context.program)  # that take part in what names no groups
         self.notes: list[str] = []
 
     @cached_property
     def slice(self) -> Slice | None:
         """Where the program's devices stand."""
         return self.chip.torus.slice_of(self.context.program) if self.chip.torus else None
+
+    def exchange_us(self, op: Operation, operands: list[Tiles], results: list[Tiles]) -> tuple[float, float]:
+        """Microseconds of an exchange, and its megabytes in HBM; raises :class:`NoTime` where no links are known."""
+        if self.chip.torus is None:
+            raise NoTime("this chip's links are not known")
+        return self.chip.torus.exchange_us(op, operands, results, self.devices, self.slice)
 
     def run(self, op: Operation, operands: Sequence[tuple[int, Tiles]], results: Sequence[Tiles]) -> Run:
         """What one run of a kernel takes; raises :class:`NoTime` where nothing is known of it."""

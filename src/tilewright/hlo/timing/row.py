@@ -72,14 +72,14 @@ def busy(parts: Mapping[str, float], latency: float, rows_us: float = 0.0) -> tu
     return latency + busiest + rows_us + NOT_HIDDEN * second, bound
 
 
-def run_of(chip: Chip, kind: str, work: Work, later_us: float = 0.0, resident: float = 0.0) -> Run:
-    """One run of a kernel that asks for so much; ``later_us``: microseconds that it starts later."""
+def run_of(chip: Chip, kind: str, work: Work) -> Run:
+    """One run of a kernel that asks for so much."""
     constants = chip.kernel
     parts = work.parts(constants, chip.stream_us)
-    us, bound = busy(parts, work.latency(constants, parts["hbm"]) + later_us, work.rows_us(constants))
+    us, bound = busy(parts, work.latency(constants, parts["hbm"]), work.rows_us(constants))
     if work.rotations and bound == "vector" and kind in ("copy", "transpose", "reshape"):
         bound = "relayout"
-    run = Run(us, bound, work.moved[HBM], work.products, resident, lane="matrix" if work.matrix_us else "vector")
+    run = Run(us, bound, work.moved[HBM], work.products, work.resident, lane="matrix" if work.matrix_us else "vector")
     run.measured = not work.rows and kind not in SORTS
     return run
 

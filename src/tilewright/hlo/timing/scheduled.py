@@ -22,7 +22,7 @@ from tilewright.hlo.reading.hlo_scan import split_top
 from tilewright.hlo.semantics.collectives import as_scatter, read_in_part
 from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.semantics.demand import Demand
-from tilewright.hlo.semantics.dims import devices_of, gathered_rows, parts_in_fusions
+from tilewright.hlo.semantics.dims import gathered_rows, parts_in_fusions
 from tilewright.hlo.semantics.tiles import MEGA, Tiles
 from tilewright.hlo.timing.chip import Chip
 from tilewright.hlo.timing.kernels import TARGET, Kernels
@@ -37,7 +37,6 @@ _STARTS = ("async-start", "call-start")
 """Operations that begin what a computation does beside others."""
 _TRANSFERS = frozenset({"slice", "dynamic-slice", "dynamic-update-slice", "copy"})
 """Operations that a transfer does on its way, where nothing says which core they are done on."""
-_NO_LINKS = "this chip's links are not known"
 _NO_HOST = "the rate between this chip and its host is not public (--set TARGET.host_bandwidth=BYTES a second)"
 _NO_NETWORK = "the rate between slices is not public for this chip (--set TARGET.network_bandwidth=BYTES a second)"
 _RENDEZVOUS = re.compile(r'_xla_host_transfer_rendezvous="?([^",}]*)')
@@ -73,7 +72,6 @@ class Schedule:
     def __init__(self, context: Context, chip: Chip) -> None:
         self.context, self.chip, self.kernels = context, chip, Kernels(context, chip)
         self.demand = Demand(context.program, lambda shape: self._megabytes([shape]))
-        self.devices = devices_of(context.program)  # that take part in what names no groups
         self.parts = parts_in_fusions(context.program)  # in how many fusions each exchange stands
         self.now, self.rows = 0.0, list[TimeRow]()
         self.hbm_free = self.links_free = 0.0  # when transfers and exchanges that come next can begin
@@ -275,10 +273,7 @@ class Schedule:
 
     def _link_us(self, op: Operation) -> tuple[float, float]:
         """Microseconds of an exchange, and its megabytes in HBM."""
-        if self.chip.torus is None:
-            raise NoTime(_NO_LINKS)
-        operands, results = self._tiles(op.operand_shapes), self._tiles([op.shape])
-        return self.chip.torus.exchange_us(op, operands, results, self.devices, self.kernels.slice)
+        return self.kernels.exchange_us(op, self._tiles(op.operand_shapes), self._tiles([op.shape]))
 
     def _offloaded(self, op: Operation, core: str) -> Run | None:
         """Time of a call that runs beside the TensorCore, on "sparsecore", "host" or "" (none named).
@@ -403,8 +398,7 @@ class Schedule:
                 for number, part in enumerate(inner.parts):
                     found.parts[number if mine == AFTER else mine].include(part.times(share))
             elif name in COLLECTIVES:
-                found.parts[mine].unknown += () if self.chip.torus else (_NO_LINKS,)
-                us = self._link_us(as_scatter(op, read_in_part(body.operations)))[0] if self.chip.torus else 0.0
+                us, _ = self._link_us(as_scatter(op, read_in_part(body.operations)))
                 found.parts[mine].link_us += us / max(1, self.parts[op.attributes.get("channel_id", "")])
             elif name not in TAKES_NO_TIME and (results := self._tiles([op.shape])):
                 part, operands = found.parts[mine], self._tiles(op.operand_shapes)

@@ -82,7 +82,9 @@ class Work:
     unknown: tuple[str, ...] = ()  # why operations have no price
     moved: Counter[int] = field(default_factory=Counter)  # memory (HBM, NEAR ...) -> megabytes, each array once
     again: float = 0.0  # megabytes of HBM that a product's windows read once more
+    resident: float = 0.0  # megabytes of arguments that an earlier step may have left in vector memory
     steps: int = 0  # from one window of its arrays to the next
+    starts: int = 0  # of other kernels that it needs beside its own
     scalar: bool = False  # whether it makes one number: on the scalar core, if it touches no HBM
 
     def include(self, other: Work) -> None:
@@ -123,10 +125,10 @@ class Work:
 
     def latency(self, constants: TimeConstants, hbm_us: float) -> float:
         """Microseconds that nothing hides: the start, the first and the last window, the steps between windows."""
-        streams = self.moved[HBM] >= SCALAR_MB
+        streams, others = self.moved[HBM] >= SCALAR_MB, self.starts * constants["near_launch_us"]
         if self.scalar and not streams:
-            return constants["scalar_us"]
-        start = constants["launch_us" if streams else "near_launch_us"]
+            return constants["scalar_us"] + others
+        start = constants["launch_us" if streams else "near_launch_us"] + others
         return start + hbm_us * FIRST_WINDOW / (self.steps + 1) + self.steps * constants["step_us"]
 
 
