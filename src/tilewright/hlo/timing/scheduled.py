@@ -74,7 +74,7 @@ class Schedule:
         self.demand = Demand(context.program, lambda shape: self._megabytes([shape]))
         self.parts = parts_in_fusions(context.program)  # in how many fusions each exchange stands
         self.now, self.rows = 0.0, list[TimeRow]()
-        self.hbm_free = self.links_free = 0.0  # when transfers and exchanges that come next can begin
+        self.free = defaultdict[str, float](float)  # when what comes next in a lane can begin
         self.begun: dict[str, _Begun] = {}  # what was started, by the name of the operation that did
         self.pending: dict[str, Operation] = {}  # calls that begin when an update gives them their operands
         # when the host's link, each way, and the network between slices carry what was waited for
@@ -144,10 +144,9 @@ class Schedule:
             return self._done(op)
         elif name in COLLECTIVES:
             us, megabytes = self._link_us(op)
+            begun = self.begun[op.name] = self._begin("link", us, megabytes)
             if not name.endswith("-start"):
-                self.links_free = max(self.links_free, self.now) + us
-                return Run(self.links_free - self.now, "link", megabytes, lane="link", measured=False)
-            self._exchange(op.name, us, megabytes)
+                return Run(begun.ends - self.now, "link", megabytes, lane="link", measured=False)
         elif name.endswith("-start"):
             self._start(op)
         elif name not in ("async-update", "call-update"):
@@ -213,9 +212,8 @@ class Schedule:
         Of what is under way the host's link carries first what is waited for first: its wait says when it ends.
         """
         hosted = _Begun(self.now, self._host_us(megabytes), "host", carried, way) if way else None
-        at = max(self.hbm_free, self.now)
-        self.hbm_free = at + self.chip.stream_us(megabytes)
-        self.begun[name] = hosted or _Begun(at, self.hbm_free, megabytes=carried)
+        begun = self._begin("dma", self.chip.stream_us(megabytes), carried)
+        self.begun[name] = hosted or begun
 
     def _host_us(self, megabytes: float) -> float:
         if self.chip.torus is None or not self.chip.torus.host:
@@ -235,12 +233,13 @@ class Schedule:
         busy[:] = sorted([*beside, (min([begun.at, *met]), max([ends, *met]))])
         return ends
 
-    def _exchange(self, name: str, us: float, megabytes: float) -> None:
-        """An exchange with other chips begins when the links are free: each takes all of them. It shares HBM."""
-        at = max(self.links_free, self.now)
-        self.links_free = at + us
-        self.hbm_free = max(self.hbm_free, at) + self.chip.stream_us(megabytes)
-        self.begun[name] = _Begun(at, self.links_free, "link", megabytes)
+    def _begin(self, lane: str, us: float, megabytes: float | None) -> _Begun:
+        """What runs in a lane when that is free: an exchange takes all links, and shares HBM with transfers."""
+        at = max(self.free[lane], self.now)
+        self.free[lane] = at + us
+        if lane == "link" and megabytes:
+            self.free["dma"] = max(self.free["dma"], at) + self.chip.stream_us(megabytes)
+        return _Begun(at, at + us, lane, megabytes)
 
     def _done(self, op: Operation, start: str = "") -> Run:
         """The wait for what was started."""
@@ -287,7 +286,7 @@ class Schedule:
         inside = list(operations_of(self.context.program, op))
         if exchanges := [o for o in inside if plain_opcode(o.opcode) in COLLECTIVES]:
             known = list(map(self._link_us, exchanges))
-            self._exchange(op.name, fsum(us for us, _ in known), fsum(megabytes for _, megabytes in known))
+            self.begun[op.name] = self._begin("link", *map(fsum, zip(*known)))
         elif not core and all(plain_opcode(o.opcode) in _TRANSFERS | TAKES_NO_TIME for o in inside):
             pairs = [self._moved(o) for o in inside if plain_opcode(o.opcode) in _TRANSFERS]
             carried = fsum(megabytes for megabytes, _ in pairs)
@@ -296,7 +295,7 @@ class Schedule:
             us, megabytes = self._elsewhere(op, inside if core == "sparsecore" else ())
             if not op.opcode.endswith("-start"):
                 return Run(us, "sparsecore", megabytes, lane="sparsecore", measured=False)
-            self.begun[op.name] = _Begun(self.now, self.now + us, "sparsecore", megabytes)
+            self.begun[op.name] = self._begin("sparsecore", us, megabytes)
         return None
 
     def _moved(self, op: Operation) -> tuple[float, str]:
@@ -359,8 +358,7 @@ class Schedule:
 
     def _priced(self, op: Operation, name: str, work: Work) -> Run:
         """What a kernel takes that asks for so much; its transfers delay others."""
-        if far := work.moved[HBM]:
-            self.hbm_free = max(self.hbm_free, self.now) + self.chip.stream_us(far)
+        self._begin("dma", self.chip.stream_us(work.moved[HBM]), None)
         return run_of(self.chip, name, work)
 
     def _unfused(self, work: Work, op: Operation, name: str, operands: list[Tiles], results: list[Tiles]) -> None:
