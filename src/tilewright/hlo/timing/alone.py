@@ -23,10 +23,6 @@ from tilewright.targets import TimeConstants
 
 WINDOW_TILES = 128
 """Tiles in a window of a long stream."""
-_SHORT = 0.5
-"""Share of the time of a rotated piece that one of at most 32 lanes takes."""
-_ENDS = 3
-"""Drains that the work and the stream of a long product do not hide from each other, at most."""
 _MEASURED = DOTS | {"exponential", "transpose", "broadcast", "concatenate", "reduce", "reshape"}
 
 
@@ -281,7 +277,7 @@ def _piece_ns(c: TimeConstants, operand: Tiles) -> float:
         piece = c["long_piece_turns"] * c["turn_ns"]
     else:
         piece = c["piece_turns"] * c["turn_ns"] * (-(-a // 16) * 16 / a if a > 8 else 1.0)
-    return piece * (_SHORT if width <= 32 and a > 1 else 1.0)
+    return piece / 2 if width <= 32 and a > 1 else piece
 
 
 # Matrix products: weights stand in the matrix unit a square at a time, and the other operand streams past them.
@@ -313,6 +309,7 @@ def _product(
     stream, work = (small + large - resident) / c["stream_mb_per_us"] + write, max(matrix, near)
     if resident and sizes[0] == 1:  # a small operand is one window: it is there before the product begins in earnest
         stream = small / c["stream_mb_per_us"] / c["read_share"] + write
-    together = min(hypot(work, stream), max(work, stream) + _ENDS * c["drain_us"])
+    # of a long product the work and the stream hide all but three drains from each other
+    together = min(hypot(work, stream), max(work, stream) + 3 * c["drain_us"])
     whole = starts + together + c["drain_us"] * min(1.0, work)
     return _waits(whole, resident, latency=starts, matrix=matrix, vmem=near, hbm=stream)

@@ -7,7 +7,7 @@ what they still need when their result is wanted is a stall, a row of the ``-don
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -29,7 +29,7 @@ from tilewright.hlo.timing.kernels import TARGET, Kernels
 from tilewright.hlo.timing.links import SLICES
 from tilewright.hlo.timing.row import NoTime, Run, run_of, timed, untimed
 from tilewright.hlo.timing.step import TimeRow
-from tilewright.hlo.timing.work import AFTER, HBM, HOST, REGISTER, Fused, Windows, Work, add_operation, matrix_us
+from tilewright.hlo.timing.work import AFTER, HBM, HOST, REGISTER, Windows, Work, add_operation, matrix_us
 
 _UNPRICED = frozenset({"infeed", "outfeed", "send", "recv", "send-done", "recv-done"})
 """Operations whose other side has a speed that nobody states."""
@@ -84,7 +84,7 @@ class Schedule:
         self.counted = self.depth = 0
         self.place = "", 1  # the computation that runs and how often it does in all
         self.arrays = cache(lambda shape: [*map(Tiles.of, context.layouts(shape))])  # each text is read once
-        self.works: dict[str, Fused] = {}
+        self.works: dict[tuple[str, Windows], tuple[Work, dict[int, int]]] = {}
 
     def run(self, computation: Computation, runs: int) -> None:
         """The operations of a computation, which runs ``runs`` times in all."""
@@ -322,17 +322,17 @@ class Schedule:
         return self.chip.sparse_us(0, 0, megabytes), megabytes
 
     def _kernel(self, op: Operation, name: str) -> Run | None:
-        arrays = ((k, shape) for k, shape in enumerate(op.operand_shapes) if not shape.startswith("("))
-        operands = [(k, tiles) for k, shape in arrays for tiles in self._tiles([shape])]
+        numbered = ((k, shape) for k, shape in enumerate(op.operand_shapes) if not shape.startswith("("))
+        operands = [(k, tiles) for k, shape in numbered for tiles in self._tiles([shape])]
         results = self._tiles([op.shape])
         work, windows = Work(), Windows.of(op)
         name = "top-k" if _is_top(op) else name
         read, written = self.demand.border(op)
         if name == "fusion" and op.calls:
-            fused = self._fused(self.context.program.alike[op.calls[0]], 0)
-            work = fused.work(windows)
+            fused, sides = self._fused(self.context.program.alike[op.calls[0]], windows, 0)
+            work = replace(windows.visit(fused), moved=Counter())  # the fusion's own is kept for all that are alike
             if prod(windows.counts[1:]) > 1:  # else the left operand's one block stays for all columns
-                passes = ((k, windows.passes(fused.sides.get(k))) for k, tiles in operands if tiles.space == HBM)
+                passes = ((k, windows.passes(sides.get(k, AFTER))) for k, tiles in operands if tiles.space == HBM)
                 work.again = fsum(read[k] * (times - 1) for k, times in passes)
         elif name == "custom-call":
             target = op.attributes.get("custom_call_target", "")
@@ -344,7 +344,14 @@ class Schedule:
             if not self._softmax(work, op, [tiles for _, tiles in operands]):
                 return self.kernels.run(op, operands, results)
         else:
-            self._unfused(work, op, name, [tiles for _, tiles in operands], results)
+            if not results:
+                known = op.shape not in self.context.unknown
+                raise NoTime("its result is no array" if known else "the form of its shape is not known")
+            if name not in ("copy", "transpose", "reshape") or not operands:
+                arrays = [tiles for _, tiles in operands]
+                add_operation(work, self.chip.kernel, replace(op, opcode=name), arrays, results[0])
+            elif name != "copy" or operands[0][1].minor_to_major[:1] != results[0].minor_to_major[:1]:
+                work.rotations += results[0].elements / REGISTER  # its minor dim changes: every register is turned
         if work.unknown:
             raise NoTime(work.unknown[0])
         work.steps = windows.count - 1
@@ -361,51 +368,42 @@ class Schedule:
         self._begin("dma", self.chip.stream_us(work.moved[HBM]), None)
         return run_of(self.chip, name, work)
 
-    def _unfused(self, work: Work, op: Operation, name: str, operands: list[Tiles], results: list[Tiles]) -> None:
-        """An operation outside a fusion; a copy or transpose that changes the minor dim turns every register."""
-        if not results:
-            known = op.shape not in self.context.unknown
-            raise NoTime("its result is no array" if known else "the form of its shape is not known")
-        if name in ("copy", "transpose", "reshape") and operands:
-            if operands[0].minor_to_major[:1] != results[0].minor_to_major[:1] or name != "copy":
-                work.rotations += results[0].elements / REGISTER
-            return
-        add_operation(work, self.chip.kernel, replace(op, opcode=name), operands, results[0])
+    def _fused(self, body: Computation, windows: Windows, depth: int) -> tuple[Work, dict[int, int]]:
+        """What the operations of a fusion ask for, those of fusions inside it included; and the parameters that flow
+        into a product, and on which side.
 
-    def _fused(self, body: Computation, depth: int) -> Fused:
-        """What the operations of a fusion ask for, those of fusions inside it included, before its product and after.
-
-        Followed backwards from the products, every operation before one is on the side that it is made for.
+        Followed backwards from the products, every operation before one is on the side that it is made for, and is done
+        in every pass of that.
         """
-        if body.name in self.works:
-            return self.works[body.name]
+        if (body.name, windows) in self.works:
+            return self.works[body.name, windows]
+        work, flowing, wanted, side = Work(), dict[int, int](), self.demand.shares(body), dict[str, int]()
         if depth > DEEPEST:
-            return Fused((Work(), Work(), Work(unknown=("too many fusions inside fusions",))))
-        wanted, found, side = self.demand.shares(body), Fused(), dict[str, int]()
+            return Work(unknown=("too many fusions inside fusions",)), flowing
         for op in reversed(body.operations):
             op = replace(op, opcode="top-k") if _is_top(op) else op
-            name, mine, share = plain_opcode(op.opcode), side.get(op.name, AFTER), wanted[op.name]
+            name, mine = plain_opcode(op.opcode), side.get(op.name, AFTER)
+            share = wanted[op.name] * windows.passes(mine)
             sides = dict.fromkeys(range(len(op.operands)), mine) if mine != AFTER else {}
             if name in PRODUCTS:
                 sides = {0: 0, 1: 1}
             if op.opcode == "parameter" and mine != AFTER:
-                found.sides[op.parameter_number or 0] = mine
+                flowing[op.parameter_number or 0] = mine
             if name == "fusion" and op.calls:
-                inner = self._fused(self.context.program.alike[op.calls[0]], depth + 1)
-                sides = sides or inner.sides
-                for number, part in enumerate(inner.parts):
-                    found.parts[number if mine == AFTER else mine].include(part.times(share))
+                called = self.context.program.alike[op.calls[0]]
+                inner, taken = self._fused(called, windows if mine == AFTER else Windows(), depth + 1)
+                work.include(inner.times(share))
+                sides = sides or taken
             elif name in COLLECTIVES:
                 us, _ = self._link_us(as_scatter(op, read_in_part(body.operations)))
-                found.parts[mine].link_us += us / max(1, self.parts[op.attributes.get("channel_id", "")])
+                work.link_us += us / max(1, self.parts[op.attributes.get("channel_id", "")])
             elif name not in TAKES_NO_TIME and (results := self._tiles([op.shape])):
-                part, operands = found.parts[mine], self._tiles(op.operand_shapes)
-                add_operation(part, self.chip.kernel, op, operands, results[0], share)
+                add_operation(work, self.chip.kernel, op, self._tiles(op.operand_shapes), results[0], share)
             for number, number_side in sides.items():
                 if number < len(op.operands):
                     side.setdefault(op.operands[number].partition("#")[0], number_side)
-        self.works[body.name] = found
-        return found
+        self.works[body.name, windows] = work, flowing
+        return work, flowing
 
     def _softmax(self, work: Work, op: Operation, operands: list[Tiles]) -> bool:
         """Add the compiler's own softmax with the product behind it, [..., rows, depth] x [..., depth, columns].

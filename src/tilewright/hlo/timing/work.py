@@ -132,13 +132,6 @@ class Work:
         return start + hbm_us * FIRST_WINDOW / (self.steps + 1) + self.steps * constants["step_us"]
 
 
-def _across_lanes(dims: Sequence[int], operand: Tiles, result: Tiles) -> bool:
-    """Whether a broadcast must bring what lies along the lanes elsewhere, or repeat along them."""
-    lanes = next((d for d in result.minor_to_major if result.shape[d] > 1), None)
-    own = next((d for d in operand.minor_to_major if operand.shape[d] > 1), None)
-    return own is not None and (own >= len(dims) or dims[own] != lanes)
-
-
 def _add_sort(work: Work, arrays: Sequence[Tiles], dim: int, each: float) -> None:
     """Add a bitonic network: log2(n) (log2(n) + 1) / 2 passes of a comparison and two choices over all registers.
 
@@ -190,8 +183,10 @@ def add_operation(
     elif name == "broadcast" and operands and not operands[0].shape:
         return  # one number stands in a register as it is
     elif name in _MOVES:
-        if name == "broadcast" and operands and _across_lanes(op.integers("dimensions"), operands[0], result):
-            work.rotations += min(registers, share * prod(operands[0].shape) / 8)  # eight of its numbers a register
+        if name == "broadcast" and operands:  # what lies along the lanes is brought elsewhere, or repeated along them
+            lanes, own = ([d for d in each.minor_to_major if each.shape[d] > 1] for each in (result, operands[0]))
+            if own and op.integers("dimensions")[own[0] : own[0] + 1] != (*lanes[:1],):
+                work.rotations += min(registers, share * prod(operands[0].shape) / 8)  # eight of its numbers a register
         work.registers += registers * constants[_MOVES[name]]
     elif name == "reduce":
         operand = operands[0] if operands else result
@@ -239,30 +234,16 @@ class Windows:
         """Steps of the whole pass."""
         return max(1, round(prod(self.counts) * self.groups * self.visited))
 
-    def passes(self, side: int | None) -> int:
-        """How often an operand on one side of a product passes: 0 left, 1 right, None neither."""
-        if side is None or len(self.counts) != 3:
+    def passes(self, side: int) -> int:
+        """How often an operand on one side of a product passes, and what is made for it: 0 left, 1 right."""
+        if side == AFTER or len(self.counts) != 3:
             return 1
         columns, rows, depths = self.counts
         return columns if side == 0 else rows if depths > 1 else 1
 
-
-@dataclass
-class Fused:
-    """What a fusion asks of the units: made for a product's left operand, for its right one, and all else.
-
-    ``sides``: the parameters that flow into a product, and on which side.
-    """
-
-    parts: tuple[Work, Work, Work] = field(default_factory=lambda: (Work(), Work(), Work()))
-    sides: dict[int, int] = field(default_factory=dict)
-
-    def work(self, windows: Windows) -> Work:
-        """All of it; what is made for an operand is made in every pass of it."""
-        whole = Work()
-        for side, part in enumerate(self.parts):
-            whole.include(part.times(windows.passes(side if side != AFTER else None)))
-        if windows.groups > 1:
-            whole = replace(whole.times(windows.visited), matrix_us=whole.matrix_us * windows.visited)
-            whole.products = Counter({kind: flops // windows.groups for kind, flops in whole.products.items()})
-        return whole
+    def visit(self, work: Work) -> Work:
+        """What a grouped product asks whose kernel skips the blocks that a group has no row in."""
+        if self.groups == 1:
+            return work
+        products = Counter({kind: flops // self.groups for kind, flops in work.products.items()})
+        return replace(work.times(self.visited), matrix_us=work.matrix_us * self.visited, products=products)
