@@ -242,13 +242,11 @@ class Placed:
 
 
 class GroupedBlocks(NamedTuple):
-    """How a grouped product is cut: the passes of the matrix unit as one product's ``shape`` (rows, columns, depth),
-    whether its kernel has ``sums`` over the rows, megabytes that its blocks read ``again``, its ``steps``.
-    """
+    """How a grouped product is cut."""
 
-    shape: tuple[int, int, int]
-    sums: bool
-    again: float
+    shape: tuple[int, int, int]  # the passes of the matrix unit as one product's rows, columns and depth
+    sums: bool  # whether its kernel has sums over the rows
+    again: float  # megabytes that its blocks read again
     steps: int
 
     @classmethod

@@ -62,14 +62,8 @@ def _kind_and_run(
     kind = "batched_product" if op.integers("lhs_batch_dims") else "product"
     if sizes is None or kind not in mechanisms or (kind != "product" and 1 in sizes[1:3]):  # a sum of the vector unit
         return None
-    depth_dims = (op.integers("lhs_contracting_dims") or (1,))[0], (op.integers("rhs_contracting_dims") or (0,))[0]
-    larger, along = max(zip(operands[:2], depth_dims, strict=True), key=lambda each: each[0].megabytes)
-    fill = None if sizes[0] > 1 else 0.0  # the squares of one product load while rows pass those before them
-    share = mechanisms["kernel"]["efficiency"] / c["efficiency"]
-    matrix = sizes[0] * matrix_us(mechanisms["kernel"], op, *sizes[1:], fill) * share
-    run = _product(c, operands, result, sizes, matrix, larger.minor_to_major[:1] == (along,))
-    run.flops, run.depth, run.lane = {matrix_type(op): 2 * prod(sizes)}, sizes[-1], "matrix"
-    return kind, run
+    run = _product(c, mechanisms["kernel"], op, operands, result, sizes)
+    return kind, replace(run, flops={matrix_type(op): 2 * prod(sizes)}, depth=sizes[-1], lane="matrix")
 
 
 # Kernels pass their arrays in windows. A small array is one: reading, computing and writing follow one another. Of
@@ -284,16 +278,16 @@ def _piece_ns(c: TimeConstants, operand: Tiles) -> float:
 
 
 def _product(
-    c: TimeConstants, operands: Sequence[Tiles], result: Tiles, sizes: Sequence[int], matrix: float, deep_lanes: bool
+    c: TimeConstants, kernel: TimeConstants, op: Operation, operands: list[Tiles], result: Tiles, sizes: Sequence[int]
 ) -> Run:
     """Products [rows, depth] x [depth, columns]; ``sizes`` = (batch, rows, columns, depth).
 
     The larger operand is brought near the core between calls where it fits (``resident_mb``); the smaller one and the
-    result pass through HBM, beside the ``matrix`` microseconds of the passes. A larger one streams from HBM at the rate
-    of long streams. Products with a size of 1 are no matrix products: the vector unit makes them. ``deep_lanes``: the
-    larger operand has the depth in its lanes, so that its registers are turned on their way.
+    result pass through HBM, beside the passes of the matrix unit. A larger one streams from HBM at the rate of long
+    streams. Where the depth lies in its lanes, its registers are turned on their way. Products with a size of 1 are no
+    matrix products: the vector unit makes them.
     """
-    _, rows, columns, depth = sizes
+    batch, rows, columns, depth = sizes
     small, large = sorted(tiles.megabytes for tiles in operands[:2])
     starts, write = c["launch_us"] + c["hbm_us"], result.megabytes / c["stream_mb_per_us"] / c["result_share"]
     if 1 in (rows, columns):
@@ -304,10 +298,14 @@ def _product(
         starts, compute = starts + 2 * c["second_us"], _us(result.count, c["merge_ops"] * c["op_ns"])
         return _waits(starts + max(write, compute), latency=starts, hbm=write, vector=compute)
     starts += c["fill_us"]
-    near = large / c["near_deep_mb_per_us" if deep_lanes else "near_mb_per_us"]
+    fill = None if batch > 1 else 0.0  # the squares of one product load while rows pass those before them
+    matrix = batch * matrix_us(kernel, op, rows, columns, depth, fill) * kernel["efficiency"] / c["efficiency"]
+    dims = (op.integers("lhs_contracting_dims") or (1,))[0], (op.integers("rhs_contracting_dims") or (0,))[0]
+    larger, along = max(zip(operands, dims), key=lambda each: each[0].megabytes)
+    near = large / c["near_deep_mb_per_us" if larger.minor_to_major[:1] == (along,) else "near_mb_per_us"]
     resident = large if large <= c["resident_mb"] else 0.0
     stream, work = (small + large - resident) / c["stream_mb_per_us"] + write, max(matrix, near)
-    if resident and sizes[0] == 1:  # a small operand is one window: it is there before the product begins in earnest
+    if resident and batch == 1:  # a small operand is one window: it is there before the product begins in earnest
         stream = small / c["stream_mb_per_us"] / c["read_share"] + write
     # of a long product the work and the stream hide all but three drains from each other
     together = min(hypot(work, stream), max(work, stream) + 3 * c["drain_us"])

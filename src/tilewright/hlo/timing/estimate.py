@@ -147,9 +147,8 @@ def _predict(
     """
     chip, step, times = None, None, _Times()
     context, normal = Context(program, machine, assume=dict(assume)), Normalised(program, version=0)
-    if machine is not None:
-        with suppress(UnsupportedError):
-            chip = chip_of(machine)
+    with suppress(UnsupportedError):
+        chip = chip_of(machine) if machine is not None else None
     if chip is not None:
         step = estimate_placed(context, chip)
         context.modelled = times = _times(step, program)
