@@ -29,41 +29,36 @@ _MEASURED = DOTS | {"exponential", "transpose", "broadcast", "concatenate", "red
 def price_alone(
     mechanisms: Mapping[str, TimeConstants], op: Operation, operands: list[Tiles], result: Tiles
 ) -> Run | None:
-    """What an operation takes that is alone in a program; None of what is like no kind that was measured."""
-    found = _kind_and_run(mechanisms, op, operands, result)
-    if found is None:
-        return None
-    kind, run = found
-    moved = fsum(tiles.megabytes for tiles in (*operands, result)) - run.resident
-    return replace(run, kind=kind, megabytes=moved, measured=plain_opcode(op.opcode) in _MEASURED)
+    """What an operation takes that is alone in a program; None of what is like no kind that was measured.
 
-
-def _kind_and_run(
-    mechanisms: Mapping[str, TimeConstants], op: Operation, operands: list[Tiles], result: Tiles
-) -> tuple[str, Run] | None:
-    """The kind of an operation, as the section of its measurements is called, and its microseconds and bound."""
-    c, name, operand, dims = mechanisms["alone"], plain_opcode(op.opcode), operands[0], op.integers("dimensions")
+    Its kind is called as the section of its measurements.
+    """
+    c, operand, dims, run = mechanisms["alone"], operands[0], op.integers("dimensions"), None
+    name = kind = plain_opcode(op.opcode)
     if name in ELEMENTWISE and all(tiles.shape in (result.shape, ()) for tiles in operands):
-        return "stream", _elementwise(c, operands, result)
-    if name == "transpose":
-        return "stream", _copy(c, operand.megabytes + result.megabytes, result)
-    if name == "broadcast" and operand.shape:
+        kind, run = "stream", _elementwise(c, operands, result)
+    elif name == "transpose":
+        kind, run = "stream", _copy(c, operand.megabytes + result.megabytes, result)
+    elif name == "broadcast" and operand.shape:
         repeated = [d for d in range(len(result.shape)) if d not in dims or operand.shape[dims.index(d)] == 1]
         grown = [d for d in repeated if result.shape[d] > 1] or repeated[-1:]
         if len(grown) == 1 and len(operand.shape) == len(result.shape):
-            return name, _broadcast(c, operand, result, grown[0])
-    if name == "concatenate" and len(dims) == 1 and len(result.shape) > 1:
-        return name, _concatenate(c, operands, result, dims[0])
-    if name == "reduce" and dims == (2,) and len(operand.shape) == 3:
-        return name, _reduce(c, operand, result, dims[0])
-    if name == "reshape" and len(operand.shape) == 3 and result.shape == (operand.shape[0], prod(operand.shape[1:])):
-        return name, _reshape(c, operand, result)
-    sizes = product_sizes(op, operands, result) if name in DOTS else None
-    kind = "batched_product" if op.integers("lhs_batch_dims") else "product"
-    if sizes is None or kind not in mechanisms or (kind != "product" and 1 in sizes[1:3]):  # a sum of the vector unit
+            run = _broadcast(c, operand, result, grown[0])
+    elif name == "concatenate" and len(dims) == 1 and len(result.shape) > 1:
+        run = _concatenate(c, operands, result, dims[0])
+    elif name == "reduce" and dims == (2,) and len(operand.shape) == 3:
+        run = _reduce(c, operand, result, dims[0])
+    elif name == "reshape" and len(operand.shape) == 3 and result.shape == (operand.shape[0], prod(operand.shape[1:])):
+        run = _reshape(c, operand, result)
+    elif name in DOTS and (sizes := product_sizes(op, operands, result)):
+        kind = "batched_product" if op.integers("lhs_batch_dims") else "product"
+        if kind in mechanisms and (kind == "product" or 1 not in sizes[1:3]):  # else a sum of the vector unit
+            run = _product(c, mechanisms["kernel"], op, operands, result, sizes)
+            run = replace(run, flops={matrix_type(op): 2 * prod(sizes)}, depth=sizes[-1], lane="matrix")
+    if run is None:
         return None
-    run = _product(c, mechanisms["kernel"], op, operands, result, sizes)
-    return kind, replace(run, flops={matrix_type(op): 2 * prod(sizes)}, depth=sizes[-1], lane="matrix")
+    moved = fsum(tiles.megabytes for tiles in (*operands, result)) - run.resident
+    return replace(run, kind=kind, megabytes=moved, measured=name in _MEASURED)
 
 
 # Kernels pass their arrays in windows. A small array is one: reading, computing and writing follow one another. Of

@@ -146,19 +146,6 @@ class Fusing(Placed):
         self.clock = begin + (self.clock - begin) * trips
         return known is not None
 
-    def _unknown(self, op: Operation) -> str:
-        """Why an operation has no time, "" where it has one."""
-        kind = plain_opcode(op.opcode)
-        if kind == "while":
-            return "how often it runs is not known: its operations count once"
-        if any("?" in shape for shape in (op.shape, *op.operand_shapes)):
-            return "the size of its arrays is not known"
-        if kind == "custom-call" and TARGET in op.attributes.get("custom_call_target", ""):
-            return ""
-        if op.name not in self.tiles or kind == "custom-call" or (op.calls and kind not in _WITH_BODIES):
-            return f"no mechanism for {kind} is known"
-        return ""
-
     def _turn_first(self, op: Operation, work: Work, share: float) -> float:
         """Megabytes that a copy before a batched product passes: a part of an activation, or what gets other lanes."""
         kind, result, operands = plain_opcode(op.opcode), self.tiles[op.name], self.operand_tiles(op)
@@ -205,8 +192,8 @@ class Fusing(Placed):
         read, members = self.found.pop(op.name) if op.name in self.found else self.members(op)
         work, early, written, between = Work(scalar=not result.shape), 0.0, result.megabytes, 0.0
         for name in self.joined.get(op.name, ()):
-            more, made = self.members(self.by_name[name])
-            read, members = more | read, made | members
+            more, inside = self.members(self.by_name[name])
+            read, members = more | read, inside | members
             written += self.tiles[name].megabytes
         read = {name: share for name, share in read.items() if name not in {op.name, *self.joined.get(op.name, ())}}
         self.shapes[op.name] = tuple([self.by_name[name].shape for name in read])
@@ -216,19 +203,18 @@ class Fusing(Placed):
             member = self.by_name[name]
             if name not in self.tiles or (of := plain_opcode(member.opcode)) in TAKES_NO_TIME:
                 continue
-            operands = self.operand_tiles(member)
+            operands, made = self.operand_tiles(member), self.tiles[name]
             if of == "gather" and (us := self._by_sparsecores(member, operands)):
                 work.sparse_us += us
                 continue
-            of_groups = of == "ragged-dot"
-            if of_groups and (blocks := GroupedBlocks.of(member, operands, self.tiles[name], self.chip.machine)):
+            if of == "ragged-dot" and (blocks := GroupedBlocks.of(member, operands, made, self.chip.machine)):
                 share = _SUMMED if blocks.sums else _GROUPED
                 work.matrix_us += matrix_us(self.chip.kernel, member, *blocks.shape) / share
-                work.products[matrix_type(member)] += product_flops(member, operands, self.tiles[name]) or 0
+                work.products[matrix_type(member)] += product_flops(member, operands, made) or 0
                 work.again, work.steps = work.again + blocks.again, blocks.steps - 1
                 continue
             if of == "scatter" and len(operands) > 1:  # each row is fetched, too; single numbers go to SparseCores
-                count = gathered_rows(member, operands[1], self.tiles[name])
+                count = gathered_rows(member, operands[1], made)
                 if prod(operands[-1].shape) == count and self.context.chip and self.context.chip.sparse:
                     work.sparse_us += self.chip.sparse_us(0, 0, sum(tiles.megabytes for tiles in operands))
                     continue
@@ -238,7 +224,7 @@ class Fusing(Placed):
                 continue
             turned = of == "reshape" and len(self.kernels.get(name, ())) > 1  # by a copy, from the product's order
             if not turned:
-                add_operation(work, self.chip.kernel, member, operands, self.tiles[name], share)
+                add_operation(work, self.chip.kernel, member, operands, made, share)
             work.again += self.read_again(member)
             if self.number[name] < last:
                 between += self._turn_first(member, work, share)
@@ -249,7 +235,8 @@ class Fusing(Placed):
         if kind in WRITES_IN_PLACE and len(op.operands) > WRITES_IN_PLACE[kind]:
             update = self.tiles.get(op.operands[WRITES_IN_PLACE[kind]], result)
             written = written if op.operands[0] in self.through else min(written, update.megabytes)
-        passing = [(written, self._lies_in(op.name)), (between, self._memory(between <= near_mb))]
+        work.moved[self._lies_in(op.name)] += written  # type: ignore[assignment]
+        work.moved[self._memory(between <= near_mb)] += between  # type: ignore[assignment]
         for name, share in read.items():
             megabytes = share * self.tiles[name].megabytes if name in self.tiles else 0.0
             streams_early = name in self.arguments and megabytes <= _STREAMED_MB and self.computation.entry
@@ -257,10 +244,8 @@ class Fusing(Placed):
                 early += megabytes
                 self.arrived |= {name} if share == 1 and megabytes <= near_mb else set()
             elif megabytes:
-                passing.append((megabytes, self._lies_in(name)))
+                work.moved[self._lies_in(name)] += megabytes  # type: ignore[assignment]
                 work.resident += self.tiles[name].megabytes if name == self.prefetched else 0.0
-        for megabytes, memory in passing:
-            work.moved[memory] += megabytes  # type: ignore[assignment]
         return work, early
 
     def _kernel(self, op: Operation) -> tuple[Run, float]:
@@ -268,12 +253,18 @@ class Fusing(Placed):
 
         Raises :class:`NoTime` where nothing is known of it.
         """
-        if reason := self.broken.get(op.name) or self._unknown(op):
-            raise NoTime(reason)
         kind = plain_opcode(op.opcode)
-        if kind == "custom-call":
+        if op.name in self.broken:
+            raise NoTime(self.broken[op.name])
+        if kind == "while":
+            raise NoTime("how often it runs is not known: its operations count once")
+        if any("?" in shape for shape in (op.shape, *op.operand_shapes)):
+            raise NoTime("the size of its arrays is not known")
+        if kind == "custom-call" and TARGET in op.attributes.get("custom_call_target", ""):
             numbered = [(k, tiles) for k, shape in enumerate(op.operand_shapes) for tiles in self.arrays([shape])[:1]]
             return self.pallas.run(op, numbered, self.arrays([op.shape])), 0.0
+        if op.name not in self.tiles or kind == "custom-call" or (op.calls and kind not in _WITH_BODIES):
+            raise NoTime(f"no mechanism for {kind} is known")
         if kind in COLLECTIVES:
             result, dims = self.tiles[op.name], self.chip.torus.dims if self.chip.torus else 0
             sums = as_sum(as_scatter(op, self.in_part), self.pallas.devices, MEGA * result.megabytes, dims)

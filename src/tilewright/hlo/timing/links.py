@@ -59,8 +59,12 @@ class Torus:
 
     def slice_of(self, program: Program) -> Slice | None:
         """Where the devices of a program stand; None where it is for one, or does not say for how many."""
-        tables = _groups(program)
-        devices = max(devices_of(program), 1 + max((max(group) for rows in tables for group in rows), default=0))
+        known = devices_of(program)
+        found = (op for _, op in program.operations() if plain_opcode(op.opcode).removesuffix("-start") in COLLECTIVES)
+        keys = ("replica_groups", "source_target_pairs")
+        once = {tuple(op.attributes.get(key, "") for key in keys): op for op in found}
+        tables = [groups for op in once.values() if (groups := groups_of(op, known))]
+        devices = max(known, 1 + max((max(group) for rows in tables for group in rows), default=0))
         chips = devices // self.devices
         if devices < 2 or devices % self.devices or devices > _MOST_DEVICES:
             return None
@@ -160,14 +164,6 @@ class Torus:
         sent, taken = (shares | {"REDUCE_SCATTER": (rest, 1 / many)}).get(kind[1], (1.0, 1.0))
         hosted = given * max(1.0, taken) / self.host if self.host else 0.0
         return max(given * sent / self.network, hosted), given * taken
-
-
-def _groups(program: Program) -> list[Groups]:
-    """The groups of a program's exchanges, each once, and the pairs of its permutes."""
-    exchanges = (op for _, op in program.operations() if plain_opcode(op.opcode).removesuffix("-start") in COLLECTIVES)
-    keys = ("replica_groups", "source_target_pairs")
-    once = {tuple(op.attributes.get(key, "") for key in keys): op for op in exchanges}
-    return [groups for op in once.values() if (groups := groups_of(op, devices_of(program)))]
 
 
 def mesh_along(tables: Sequence[Groups], devices: int) -> tuple[int, ...]:

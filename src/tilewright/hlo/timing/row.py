@@ -76,7 +76,8 @@ def run_of(chip: Chip, kind: str, work: Work) -> Run:
     """One run of a kernel that asks for so much."""
     constants = chip.kernel
     parts = work.parts(constants, chip.stream_us)
-    us, bound = busy(parts, work.latency(constants, parts["hbm"]), work.rows_us(constants))
+    rows_us = work.rows * constants["gather_row_us"] + work.elements * constants["gather_element_us"] + work.sparse_us
+    us, bound = busy(parts, work.latency(constants, parts["hbm"]), rows_us)
     if work.rotations and bound == "vector" and kind in ("copy", "transpose", "reshape"):
         bound = "relayout"
     run = Run(us, bound, work.moved[HBM], work.products, work.resident, lane="matrix" if work.matrix_us else "vector")

@@ -288,22 +288,19 @@ class Schedule:
             known = list(map(self._link_us, exchanges))
             self.begun[op.name] = self._begin("link", *map(fsum, zip(*known)))
         elif not core and all(plain_opcode(o.opcode) in _TRANSFERS | TAKES_NO_TIME for o in inside):
-            pairs = [self._moved(o) for o in inside if plain_opcode(o.opcode) in _TRANSFERS]
-            carried = fsum(megabytes for megabytes, _ in pairs)
-            self._transfer(op.name, carried, carried, next((way for _, way in pairs if way), ""))
+            carried, ways = 0.0, list[str]()
+            for copy in (o for o in inside if plain_opcode(o.opcode) in _TRANSFERS):
+                written = WRITES_IN_PLACE.get(copy.opcode)
+                carried += self._megabytes([copy.shape if written is None else copy.operand_shapes[written]])
+                given, taken = self._tiles([copy.operand_shapes[written or 0]]), self._tiles([copy.shape])
+                ways += filter(None, [_way(*given[:1], *taken[:1])])
+            self._transfer(op.name, carried, carried, *ways[:1])
         else:
             us, megabytes = self._elsewhere(op, inside if core == "sparsecore" else ())
             if not op.opcode.endswith("-start"):
                 return Run(us, "sparsecore", megabytes, lane="sparsecore", measured=False)
             self.begun[op.name] = self._begin("sparsecore", us, megabytes)
         return None
-
-    def _moved(self, op: Operation) -> tuple[float, str]:
-        """Megabytes that a copy, a slice or an update in place moves, and whether to or from the host."""
-        written = WRITES_IN_PLACE.get(op.opcode)
-        moved = op.shape if written is None else op.operand_shapes[written]
-        ends = self._tiles([op.operand_shapes[written or 0]])[:1] + self._tiles([op.shape])[:1]
-        return self._megabytes([moved]), _way(*ends)
 
     def _elsewhere(self, op: Operation, inside: Sequence[Operation]) -> tuple[float, float]:
         """Microseconds of offloaded work, and its megabytes in HBM: of gathers ``inside`` it by SparseCores rows and

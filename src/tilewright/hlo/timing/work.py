@@ -101,10 +101,6 @@ class Work:
         parts = ("registers", "transcendental", "rotations")
         return replace(self, **{part: getattr(self, part) * share for part in parts})
 
-    def rows_us(self, constants: TimeConstants) -> float:
-        """Microseconds of rows and elements that are gathered or scattered one by one, or by SparseCores."""
-        return self.sparse_us + self.rows * constants["gather_row_us"] + self.elements * constants["gather_element_us"]
-
     def parts(self, constants: TimeConstants, stream_us: Callable[[float], float]) -> dict[str, float]:
         """Bound -> microseconds that the unit alone needs; ``stream_us``: those of megabytes through HBM.
 
