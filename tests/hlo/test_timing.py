@@ -7,6 +7,7 @@ import math
 import random
 import re
 import sys
+from collections import Counter
 from dataclasses import replace
 
 import jax
@@ -24,7 +25,7 @@ from tilewright.hlo import estimate, load
 from tilewright.hlo.opcodes import COLLECTIVES, MOVES_ONLY
 from tilewright.hlo.program import Operation
 from tilewright.hlo.timing.chip import chip_of
-from tilewright.hlo.timing.work import Fused, Windows
+from tilewright.hlo.timing.work import Windows, Work
 from tilewright.targets import target
 from tilewright.targets.chips import parse_target
 
@@ -1064,8 +1065,6 @@ def test_masked_blocks_of_a_grouped_product_are_skipped():
     config = '"iteration_bounds":["3","128","512","1","1"]},"mask_dim_to_iteration_index":["1","2"]'
     windows = Windows.of(Operation("f", "fusion", "", attributes={"backend_config": config}))
     assert (windows.groups, windows.count, windows.passes(0)) == (128, 3 * (128 + 511), 3)
-    fused = Fused()
-    fused.parts[2].matrix_us, fused.parts[2].products["bf16"] = 65536.0, 128
-    work = fused.work(windows)
+    work = windows.visit(Work(65536.0, Counter(bf16=128)))
     assert work.matrix_us == pytest.approx(128 + 511)
     assert work.products["bf16"] == 1

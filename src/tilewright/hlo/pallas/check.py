@@ -115,7 +115,7 @@ class KernelCheck:
         """Plain values; of its pipeline the seconds by what bounds its steps."""
         plain = asdict(replace(self, kernel=None, pipeline=None))
         del plain["kernel"]
-        plain["pipeline"] = {name: us / 1e6 for name, us in self.pipeline.by_bound().items()} if self.pipeline else {}
+        plain["pipeline"] = {name: us / 1e6 for name, us in self.pipeline.by_bound.items()} if self.pipeline else {}
         return plain
 
     def to_html(self, target: str, beside: Sequence[KernelCheck] = ()) -> str:
@@ -136,7 +136,7 @@ class KernelCheck:
         if not self.pipeline:
             yield from (f"  - {text}" for text in self.notes)
             return
-        bounds = ", ".join(f"{name} {seconds_text(us / 1e6)}" for name, us in self.pipeline.by_bound().items())
+        bounds = ", ".join(f"{name} {seconds_text(us / 1e6)}" for name, us in self.pipeline.by_bound.items())
         yield f"  its steps by what bounds them: {bounds}"
         units = Column("matrix", "seconds"), Column("vector", "seconds"), Column("HBM", "seconds")
         rows = []
@@ -538,7 +538,7 @@ def advice(kernel: Kernel, whole: Pipeline | None, chip: Target) -> Iterator[str
     if whole is None or not whole.us:
         yield from (words for _, words in _movement(kernel, 0.0))
         return
-    bounds, times = whole.by_bound(), [step.moment.times for step in whole.steps]
+    bounds, times = whole.by_bound, [step.moment.times for step in whole.steps]
     waits = bounds.get("hbm", 0.0) / whole.us
     found = list(_movement(kernel, waits * sum(step.moved_us * n for step, n in zip(whole.steps, times))))
     latency = bounds.get("latency", 0.0)

@@ -57,7 +57,7 @@ def kernel_sections(check: Check, step: int | None = None) -> Iterator[tuple[str
     if check.advice:
         yield "advice", "What to do", [listed(map(advised, check.advice))]
     if check.pipeline and check.pipeline.us:
-        bars = [Bar(bound, (us / 1e6,)) for bound, us in check.pipeline.by_bound().items()]
+        bars = [Bar(bound, (us / 1e6,)) for bound, us in check.pipeline.by_bound.items()]
         yield "time", "Where the time goes", [bar_chart(bars, title="time by what bounds its steps", kind="seconds")]
         if check.kernel and check.kernel.first:
             yield "steps", "The first steps", [_first_steps(check.pipeline, check.kernel.first, step)]

@@ -56,40 +56,29 @@ def across_lanes(op: Operation, table: Tiles) -> bool:
 class Placed:
     """The kernels that one computation of a StableHLO program will become, and where their arrays lie.
 
-    ``constants`` say how many megabytes of vector memory there are for what is alive (``near_result_mb``), how large
-    an argument is at most that is brought in between calls (``between_calls_mb``).
-
-    =================  ===========================================================================================
-    ``tiles``          an operation's name -> its result as it lies in memory; ``broken``: why it cannot be read
-    ``through``        operations that are done in the kernels of others
-    ``joined``         a kernel -> what it writes beside its own result
-    ``narrowed``       what is written as bfloat16, as only products want it
-    ``kernels``        an operation -> its kernel, among the copies that turn its operands, or its result behind it
-    ``near``           what lies in vector memory; ``prefetched``: the argument that was brought there between calls
-    =================  ===========================================================================================
+    ``time`` says how many megabytes of vector memory there are for what is alive (``near_result_mb``), and how large an
+    argument is at most that is brought in between calls (``between_calls_mb``).
     """
 
-    def __init__(
-        self, context: Context, computation: Computation, captured: set[str], constants: TimeConstants
-    ) -> None:
+    def __init__(self, context: Context, computation: Computation, captured: set[str], time: TimeConstants) -> None:
         self.context, self.computation, self.captured = context, computation, captured
         fusions = Fusions(context, computation, self.captured, written=True)
         self.operations = [op for op in fusions.operations if op.opcode != "return"]
         self.in_softmax, self.hoisted = fusions.in_softmax, fusions.hoisted
+        # an operation -> its kernel, among the copies that turn its operands before it, or its result behind it
         self.kernels, kernels = defaultdict[str, list[Operation]](list), fusions.kernels()
         for op in kernels:
             self.kernels[op.name.partition(".copy")[0].removesuffix(".turned")].append(op)
         self.by_name = {op.name: op for op in self.operations}
         self.in_part = read_in_part(self.operations)
         self.number = {op.name: k for k, op in enumerate(self.operations)}
-        returned = next((op.operands for op in reversed(fusions.operations) if op.opcode == "return"), ())
-        self.returned = returned
-        for k, name in enumerate(returned if computation.entry else ()):
-            if name in self.kernels and name in returned[:k]:  # the same array is no result twice
+        self.returned = next((op.operands for op in reversed(fusions.operations) if op.opcode == "return"), ())
+        for k, name in enumerate(self.returned if computation.entry else ()):
+            if name in self.kernels and name in self.returned[:k]:  # the same array is no result twice
                 copied = self.by_name[name].shape
                 self.kernels[name].append(Operation(name, "copy", copied, (name,), (copied,)))
-        self.results = {part for name in returned for part in (name, name.partition("#")[0])}
-        self.narrowed = fusions.narrowed()
+        self.results = {part for name in self.returned for part in (name, name.partition("#")[0])}
+        self.narrowed = fusions.narrowed()  # what is written as bfloat16, as only products want it
         shapes = {op.name: op.shape.replace("f32", "bf16", op.name in self.narrowed) for op in self.operations}
         of_shape, broken = dict[str, Tiles](), dict[str, str]()
         for shape in {*shapes.values()}:
@@ -98,17 +87,17 @@ class Placed:
                     of_shape[shape] = Tiles.of(max(layouts, key=lambda layout: layout.size_bytes))
             except (TilewrightError, OverflowError) as error:
                 broken[shape] = str(error)
-        self.tiles = {name: of_shape[shape] for name, shape in shapes.items() if shape in of_shape}
+        self.tiles = {name: of_shape[shape] for name, shape in shapes.items() if shape in of_shape}  # as they lie
         self.broken = {name: broken[shape] for name, shape in shapes.items() if shape in broken}
         self.arguments = {op.name for op in self.operations if op.opcode == "parameter"}
-        self.through = fusions.through - self.broken.keys()
+        self.through = fusions.through - self.broken.keys()  # what is done in the kernels of others
         self.found: dict[str, tuple[dict[str, float], dict[str, float]]] = {}  # members that were asked for
-        self.joined = self._second_results()
+        self.joined = self._second_results()  # a kernel -> what it writes beside its own result
         sized = (name for name in self._brought_in() if name in self.arguments and name in self.tiles)
         largest = max(sized, key=lambda name: self.tiles[name].megabytes, default="")
-        fits = largest and self.tiles[largest].megabytes <= constants["between_calls_mb"]
-        self.prefetched = largest if fits and computation.entry else ""
-        self.near = self._stay_near(kernels, constants["near_result_mb"])
+        fits = largest and self.tiles[largest].megabytes <= time["between_calls_mb"]
+        self.prefetched = largest if fits and computation.entry else ""  # the argument brought in between calls
+        self.near = self._stay_near(kernels, time["near_result_mb"])
 
     def _stay_near(self, kernels: Sequence[Operation], room: float) -> set[str]:
         """What lies in vector memory from where it is written to where it was last read, as far as there is room.
@@ -169,7 +158,7 @@ class Placed:
         """
         joined: dict[str, list[str]] = {}
         made_in: dict[str, str] = {}  # a written value -> the kernel that makes it
-        products, sums = set[str](), set[str]()
+        products = set[str]()
         times = Counter(name for op in self.operations for name in dict.fromkeys(op.operands))
         wanted = {name for name, count in times.items() if count > 1}
         for op in self.operations:
@@ -187,17 +176,17 @@ class Placed:
                 last, over = max(read, key=lambda name: self.number[name]), op.operands[0]
                 size = self.tiles[over if kind == "reduce" and over in self.tiles else op.name].elements
                 kernel = made_in.get(last, "")
-                if kernel and kind == "reduce" and kernel != last and op.name not in self.in_softmax:
-                    kernel = ""
-                elif kernel and kind != "reduce" and (last in sums or (kernel == last and kernel not in wanted)):
-                    kernel = ""  # it waits for whole rows, or is apart from what is written for it alone
+                if kind == "reduce":
+                    fits = kernel == last or op.name in self.in_softmax
+                else:  # it waits for whole rows of a sum, and is apart from what is written for it alone
+                    fits = plain_opcode(self.by_name[last].opcode) != "reduce" and (kernel != last or last in wanted)
+                kernel = kernel if fits else ""
                 if kernel and (self.tiles[kernel].elements == size or (kind == "reduce" and kernel in products)):
                     joined.setdefault(kernel, []).append(op.name)
                 elif kind != "reduce":
                     kernel = op.name
                 if kernel:
                     made_in[op.name] = kernel
-                    sums |= {op.name} if kind == "reduce" else set()
         return joined
 
     def members(self, op: Operation) -> tuple[dict[str, float], dict[str, float]]:
@@ -257,13 +246,11 @@ class Placed:
 
 
 class GroupedBlocks(NamedTuple):
-    """How a grouped product is cut: the passes of the matrix unit as one product's ``shape`` (rows, columns, depth),
-    whether its kernel has ``sums`` over the rows, megabytes that its blocks read ``again``, its ``steps``.
-    """
+    """How a grouped product is cut."""
 
-    shape: tuple[int, int, int]
-    sums: bool
-    again: float
+    shape: tuple[int, int, int]  # the passes of the matrix unit as one product's rows, columns and depth
+    sums: bool  # whether its kernel has sums over the rows
+    again: float  # megabytes that its blocks read again
     steps: int
 
     @classmethod

@@ -23,57 +23,42 @@ from tilewright.targets import TimeConstants
 
 WINDOW_TILES = 128
 """Tiles in a window of a long stream."""
-_SHORT = 0.5
-"""Share of the time of a rotated piece that one of at most 32 lanes takes."""
-_ENDS = 3
-"""Drains that the work and the stream of a long product do not hide from each other, at most."""
 _MEASURED = DOTS | {"exponential", "transpose", "broadcast", "concatenate", "reduce", "reshape"}
 
 
 def price_alone(
     mechanisms: Mapping[str, TimeConstants], op: Operation, operands: list[Tiles], result: Tiles
 ) -> Run | None:
-    """What an operation takes that is alone in a program; None of what is like no kind that was measured."""
-    found = _kind_and_run(mechanisms, op, operands, result)
-    if found is None:
-        return None
-    kind, run = found
-    moved = fsum(tiles.megabytes for tiles in (*operands, result)) - run.resident
-    return replace(run, kind=kind, megabytes=moved, measured=plain_opcode(op.opcode) in _MEASURED)
+    """What an operation takes that is alone in a program; None of what is like no kind that was measured.
 
-
-def _kind_and_run(
-    mechanisms: Mapping[str, TimeConstants], op: Operation, operands: list[Tiles], result: Tiles
-) -> tuple[str, Run] | None:
-    """The kind of an operation, as the section of its measurements is called, and its microseconds and bound."""
-    c, name, operand, dims = mechanisms["alone"], plain_opcode(op.opcode), operands[0], op.integers("dimensions")
+    Its kind is called as the section of its measurements.
+    """
+    c, operand, dims, run = mechanisms["alone"], operands[0], op.integers("dimensions"), None
+    name = kind = plain_opcode(op.opcode)
     if name in ELEMENTWISE and all(tiles.shape in (result.shape, ()) for tiles in operands):
-        return "stream", _elementwise(c, operands, result)
-    if name == "transpose":
-        return "stream", _copy(c, operand.megabytes + result.megabytes, result)
-    if name == "broadcast" and operand.shape:
+        kind, run = "stream", _elementwise(c, operands, result)
+    elif name == "transpose":
+        kind, run = "stream", _copy(c, operand.megabytes + result.megabytes, result)
+    elif name == "broadcast" and operand.shape:
         repeated = [d for d in range(len(result.shape)) if d not in dims or operand.shape[dims.index(d)] == 1]
         grown = [d for d in repeated if result.shape[d] > 1] or repeated[-1:]
         if len(grown) == 1 and len(operand.shape) == len(result.shape):
-            return name, _broadcast(c, operand, result, grown[0])
-    if name == "concatenate" and len(dims) == 1 and len(result.shape) > 1:
-        return name, _concatenate(c, operands, result, dims[0])
-    if name == "reduce" and dims == (2,) and len(operand.shape) == 3:
-        return name, _reduce(c, operand, result, dims[0])
-    if name == "reshape" and len(operand.shape) == 3 and result.shape == (operand.shape[0], prod(operand.shape[1:])):
-        return name, _reshape(c, operand, result)
-    sizes = product_sizes(op, operands, result) if name in DOTS else None
-    kind = "batched_product" if op.integers("lhs_batch_dims") else "product"
-    if sizes is None or kind not in mechanisms or (kind != "product" and 1 in sizes[1:3]):  # a sum of the vector unit
+            run = _broadcast(c, operand, result, grown[0])
+    elif name == "concatenate" and len(dims) == 1 and len(result.shape) > 1:
+        run = _concatenate(c, operands, result, dims[0])
+    elif name == "reduce" and dims == (2,) and len(operand.shape) == 3:
+        run = _reduce(c, operand, result, dims[0])
+    elif name == "reshape" and len(operand.shape) == 3 and result.shape == (operand.shape[0], prod(operand.shape[1:])):
+        run = _reshape(c, operand, result)
+    elif name in DOTS and (sizes := product_sizes(op, operands, result)):
+        kind = "batched_product" if op.integers("lhs_batch_dims") else "product"
+        if kind in mechanisms and (kind == "product" or 1 not in sizes[1:3]):  # else a sum of the vector unit
+            run = _product(c, mechanisms["kernel"], op, operands, result, sizes)
+            run = replace(run, flops={matrix_type(op): 2 * prod(sizes)}, depth=sizes[-1], lane="matrix")
+    if run is None:
         return None
-    depth_dims = (op.integers("lhs_contracting_dims") or (1,))[0], (op.integers("rhs_contracting_dims") or (0,))[0]
-    larger, along = max(zip(operands[:2], depth_dims, strict=True), key=lambda each: each[0].megabytes)
-    fill = None if sizes[0] > 1 else 0.0  # the squares of one product load while rows pass those before them
-    share = mechanisms["kernel"]["efficiency"] / c["efficiency"]
-    matrix = sizes[0] * matrix_us(mechanisms["kernel"], op, *sizes[1:], fill) * share
-    run = _product(c, operands, result, sizes, matrix, larger.minor_to_major[:1] == (along,))
-    run.flops, run.depth, run.lane = {matrix_type(op): 2 * prod(sizes)}, sizes[-1], "matrix"
-    return kind, run
+    moved = fsum(tiles.megabytes for tiles in (*operands, result)) - run.resident
+    return replace(run, kind=kind, megabytes=moved, measured=name in _MEASURED)
 
 
 # Kernels pass their arrays in windows. A small array is one: reading, computing and writing follow one another. Of
@@ -281,23 +266,23 @@ def _piece_ns(c: TimeConstants, operand: Tiles) -> float:
         piece = c["long_piece_turns"] * c["turn_ns"]
     else:
         piece = c["piece_turns"] * c["turn_ns"] * (-(-a // 16) * 16 / a if a > 8 else 1.0)
-    return piece * (_SHORT if width <= 32 and a > 1 else 1.0)
+    return piece / 2 if width <= 32 and a > 1 else piece
 
 
 # Matrix products: weights stand in the matrix unit a square at a time, and the other operand streams past them.
 
 
 def _product(
-    c: TimeConstants, operands: Sequence[Tiles], result: Tiles, sizes: Sequence[int], matrix: float, deep_lanes: bool
+    c: TimeConstants, kernel: TimeConstants, op: Operation, operands: list[Tiles], result: Tiles, sizes: Sequence[int]
 ) -> Run:
     """Products [rows, depth] x [depth, columns]; ``sizes`` = (batch, rows, columns, depth).
 
     The larger operand is brought near the core between calls where it fits (``resident_mb``); the smaller one and the
-    result pass through HBM, beside the ``matrix`` microseconds of the passes. A larger one streams from HBM at the rate
-    of long streams. Products with a size of 1 are no matrix products: the vector unit makes them. ``deep_lanes``: the
-    larger operand has the depth in its lanes, so that its registers are turned on their way.
+    result pass through HBM, beside the passes of the matrix unit. A larger one streams from HBM at the rate of long
+    streams. Where the depth lies in its lanes, its registers are turned on their way. Products with a size of 1 are no
+    matrix products: the vector unit makes them.
     """
-    _, rows, columns, depth = sizes
+    batch, rows, columns, depth = sizes
     small, large = sorted(tiles.megabytes for tiles in operands[:2])
     starts, write = c["launch_us"] + c["hbm_us"], result.megabytes / c["stream_mb_per_us"] / c["result_share"]
     if 1 in (rows, columns):
@@ -308,11 +293,16 @@ def _product(
         starts, compute = starts + 2 * c["second_us"], _us(result.count, c["merge_ops"] * c["op_ns"])
         return _waits(starts + max(write, compute), latency=starts, hbm=write, vector=compute)
     starts += c["fill_us"]
-    near = large / c["near_deep_mb_per_us" if deep_lanes else "near_mb_per_us"]
+    fill = None if batch > 1 else 0.0  # the squares of one product load while rows pass those before them
+    matrix = batch * matrix_us(kernel, op, rows, columns, depth, fill) * kernel["efficiency"] / c["efficiency"]
+    dims = (op.integers("lhs_contracting_dims") or (1,))[0], (op.integers("rhs_contracting_dims") or (0,))[0]
+    larger, along = max(zip(operands, dims), key=lambda each: each[0].megabytes)
+    near = large / c["near_deep_mb_per_us" if larger.minor_to_major[:1] == (along,) else "near_mb_per_us"]
     resident = large if large <= c["resident_mb"] else 0.0
     stream, work = (small + large - resident) / c["stream_mb_per_us"] + write, max(matrix, near)
-    if resident and sizes[0] == 1:  # a small operand is one window: it is there before the product begins in earnest
+    if resident and batch == 1:  # a small operand is one window: it is there before the product begins in earnest
         stream = small / c["stream_mb_per_us"] / c["read_share"] + write
-    together = min(hypot(work, stream), max(work, stream) + _ENDS * c["drain_us"])
+    # of a long product the work and the stream hide all but three drains from each other
+    together = min(hypot(work, stream), max(work, stream) + 3 * c["drain_us"])
     whole = starts + together + c["drain_us"] * min(1.0, work)
     return _waits(whole, resident, latency=starts, matrix=matrix, vmem=near, hbm=stream)

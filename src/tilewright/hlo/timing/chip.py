@@ -199,9 +199,8 @@ def what_if(machine: Target, changes: Mapping[str, float], fitted_on: str = "") 
         else:
             how = f"hbm_bandwidth, matrix_peak, {', '.join(_LINKS)}, or MECHANISM.CONSTANT such as kernel.launch_us"
             raise UsageError(f"no figure called {key!r}", where=machine.name, how=how)
-    time = {name: TimeConstants(MappingProxyType(values)) for name, values in tables.items()}
-    if fitted_on:
-        time = {name: replace(new, fitted_on=fitted_on, seen=known[name].seen) for name, new in time.items()}
+    seen = {name: constants.seen if fitted_on else None for name, constants in known.items()}
+    time = {name: TimeConstants(MappingProxyType(tables[name]), fitted_on, seen=seen[name]) for name in tables}
     return replace(machine, memories=memories, matrix=matrix, links=links, time=MappingProxyType(time))
 
 

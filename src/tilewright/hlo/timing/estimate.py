@@ -87,10 +87,8 @@ def estimate_placed(context: Context, chip: Chip) -> StepTime:
     if context.unknown_loops and alone is None:
         notes.append(f"{UNKNOWN_LOOPS} count as one trip: {', '.join(context.unknown_loops[:3])}; state trips for more")
     if context.stated_loops:
-        trips = count_text(round(context.assume["trips"]))
-        notes.append(
-            f"loops whose length data decides run {trips} times, as stated: {', '.join(context.stated_loops[:3])}"
-        )
+        trips, loops = count_text(round(context.assume["trips"])), ", ".join(context.stated_loops[:3])
+        notes.append(f"loops whose length data decides run {trips} times, as stated: {loops}")
     if rest := rest_of_transfers(chip, rows, seconds):
         rows, seconds = [*rows, rest], seconds + rest.seconds
     step = StepTime(
@@ -147,9 +145,8 @@ def _predict(
     """
     chip, step, times = None, None, _Times()
     context, normal = Context(program, machine, assume=dict(assume)), Normalised(program, version=0)
-    if machine is not None:
-        with suppress(UnsupportedError):
-            chip = chip_of(machine)
+    with suppress(UnsupportedError):
+        chip = chip_of(machine) if machine is not None else None
     if chip is not None:
         step = estimate_placed(context, chip)
         context.modelled = times = _times(step, program)

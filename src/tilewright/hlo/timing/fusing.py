@@ -18,7 +18,7 @@ from tilewright.hlo.opcodes import COLLECTIVES, ELEMENTWISE, TAKES_NO_TIME, WRIT
 from tilewright.hlo.program import Computation, Operation
 from tilewright.hlo.semantics.collectives import as_scatter, as_sum
 from tilewright.hlo.semantics.context import Context
-from tilewright.hlo.semantics.dims import devices_of, gathered_rows, matrix_type, product_flops
+from tilewright.hlo.semantics.dims import gathered_rows, matrix_type, product_flops
 from tilewright.hlo.semantics.fusions import captured_names
 from tilewright.hlo.semantics.placing import GroupedBlocks, Placed, across_lanes
 from tilewright.hlo.semantics.tiles import MEGA, Tiles
@@ -69,10 +69,10 @@ class Fusing(Placed):
         """The memory that a value lies in."""
         return self._memory(name == self.prefetched or name in self.arrived or name in self.near)
 
-    def _run(self, kind: str, work: Work, later_us: float = 0.0, resident: float = 0.0) -> Run:
+    def _run(self, kind: str, work: Work) -> Run:
         """What a kernel takes that passes its arrays in as many windows as they fill, if no steps of it are known."""
         windows = round(max(work.moved.values(), default=0.0) / _WINDOW_MB)
-        return run_of(self.chip, kind, replace(work, steps=max(work.steps, windows - 1)), later_us, resident)
+        return run_of(self.chip, kind, replace(work, steps=max(work.steps, windows - 1)))
 
     def price(self, runs: int = 1, begin: float = 0.0, trips: int = 1) -> float:
         """Microseconds of one run; the rows, in the order of the text, stand in the object.
@@ -123,12 +123,17 @@ class Fusing(Placed):
         self.clock += self.rows[-1].seconds / self.runs * 1e6
 
     def _skip(self, op: Operation, reason: str) -> None:
-        """The row of an operation without a time, with the flops of what it calls."""
+        """The row of an operation without a time, with the flops of all that it calls, in all runs."""
         source = self.context.source(self.computation.name, op)
         result = [self.tiles[op.name]] if op.name in self.tiles else []
         row = untimed(op, reason, source, self.clock, self.runs, self.operand_tiles(op), result)
-        called = self._flops_inside(op) if plain_opcode(op.opcode) != "while" else 0
-        self.rows.append(replace(row, untimed_flops=row.untimed_flops + called))
+        flops, reached = row.untimed_flops, [*op.calls] if plain_opcode(op.opcode) != "while" else []
+        for name in reached:
+            for inner in self.context.program.by_name[name].operations:
+                reached += [callee for callee in inner.calls if callee not in reached]
+                once = flops_of(inner, self.arrays(inner.operand_shapes), self.arrays([inner.shape]))
+                flops += once * self.context.runs[name].count
+        self.rows.append(replace(row, untimed_flops=flops))
 
     def _loop(self, op: Operation) -> bool:
         """The body of a loop, whose carried arrays stay where they are; returns whether its trips are known."""
@@ -142,32 +147,7 @@ class Fusing(Placed):
         self.clock = begin + (self.clock - begin) * trips
         return known is not None
 
-    def _flops_inside(self, op: Operation) -> int:
-        """Multiplications and additions of all that an operation without a time calls, in all of its runs."""
-        total, reached = 0, list(op.calls)
-        for name in reached:
-            for inner in self.context.program.by_name[name].operations:
-                reached += [callee for callee in inner.calls if callee not in reached]
-                flops = flops_of(inner, self.arrays(inner.operand_shapes), self.arrays([inner.shape]))
-                total += flops * self.context.runs[name].count
-        return total
-
-    def _unknown(self, op: Operation) -> str:
-        """Why an operation has no time, "" where it has one."""
-        kind = plain_opcode(op.opcode)
-        if kind == "while":
-            return "how often it runs is not known: its operations count once"
-        if any("?" in shape for shape in (op.shape, *op.operand_shapes)):
-            return "the size of its arrays is not known"
-        if kind == "custom-call" and TARGET in op.attributes.get("custom_call_target", ""):
-            return ""
-        if op.name not in self.tiles or kind == "custom-call" or (op.calls and kind not in _WITH_BODIES):
-            return f"no mechanism for {kind} is known"
-        if kind in COLLECTIVES and self.chip.torus is None:
-            return "this chip's links are not known"
-        return ""
-
-    def _turned_first(self, op: Operation, work: Work, share: float) -> float:
+    def _turn_first(self, op: Operation, work: Work, share: float) -> float:
         """Megabytes that a copy before a batched product passes: a part of an activation, or what gets other lanes."""
         kind, result, operands = plain_opcode(op.opcode), self.tiles[op.name], self.operand_tiles(op)
         lanes = {*result.shape[-1:], *(operands[0].shape[-1:] if operands else ())}
@@ -175,6 +155,7 @@ class Fusing(Placed):
             work.rotations += share * result.elements / REGISTER
         elif kind != "slice" or op.operands[0] in self.arguments:
             return 0.0
+        work.starts += 1
         return 2 * result.megabytes
 
     def _by_sparsecores(self, op: Operation, operands: Sequence[Tiles]) -> float:
@@ -189,8 +170,8 @@ class Fusing(Placed):
             return 0.0
         return self.chip.gathered_us(op, rows, result.megabytes)[0]
 
-    def _transformed(self, op: Operation, work: Work) -> tuple[float, int]:
-        """Add what a Fourier transform asks, as it is compiled to: megabytes that it keeps between, and its kernels.
+    def _transform(self, op: Operation, work: Work) -> float:
+        """Add what a Fourier transform asks, as it is compiled to many kernels; megabytes that it keeps between them.
 
         A product with the roots for each factor of a length up to 128, real and imaginary parts apart, between them
         the twiddles and a copy into the next one's order (seen on v5e, v5p, v6e, 7x).
@@ -204,17 +185,17 @@ class Fusing(Placed):
                 length, stages = length // factor, stages + 1
         work.registers += stages * _TWIDDLES * points / REGISTER
         work.rotations += stages * 2 * points / REGISTER
-        return stages * _TWIDDLES * 2 * 4e-6 * points, stages * _TWIDDLES
+        work.starts += stages * _TWIDDLES
+        return stages * _TWIDDLES * 2 * 4e-6 * points
 
-    def _asked(self, op: Operation) -> tuple[Work, float, float, int]:
-        """What a kernel asks, megabytes of arguments that come early or earlier, and how many others start for it."""
+    def _asked(self, op: Operation) -> tuple[Work, float]:
+        """What a kernel asks, and megabytes of arguments that come early or earlier."""
         kind, result, near_mb = plain_opcode(op.opcode), self.tiles[op.name], self.chip.kernel["near_result_mb"]
         read, members = self.found.pop(op.name) if op.name in self.found else self.members(op)
-        work, early, resident, starts = Work(), 0.0, 0.0, 0
-        written, turned = result.megabytes, 0.0
+        work, early, written, between = Work(scalar=not result.shape), 0.0, result.megabytes, 0.0
         for name in self.joined.get(op.name, ()):
-            more, made = self.members(self.by_name[name])
-            read, members = more | read, made | members
+            more, inside = self.members(self.by_name[name])
+            read, members = more | read, inside | members
             written += self.tiles[name].megabytes
         read = {name: share for name, share in read.items() if name not in {op.name, *self.joined.get(op.name, ())}}
         self.shapes[op.name] = tuple([self.by_name[name].shape for name in read])
@@ -224,42 +205,40 @@ class Fusing(Placed):
             member = self.by_name[name]
             if name not in self.tiles or (of := plain_opcode(member.opcode)) in TAKES_NO_TIME:
                 continue
-            operands = self.operand_tiles(member)
+            operands, made = self.operand_tiles(member), self.tiles[name]
             if of == "gather" and (us := self._by_sparsecores(member, operands)):
                 work.apart_us += us
                 continue
-            of_groups = of == "ragged-dot"
-            if of_groups and (blocks := GroupedBlocks.of(member, operands, self.tiles[name], self.chip.machine)):
+            if of == "ragged-dot" and (blocks := GroupedBlocks.of(member, operands, made, self.chip.machine)):
                 share = _SUMMED if blocks.sums else _GROUPED
                 work.matrix_us += matrix_us(self.chip.kernel, member, *blocks.shape) / share
-                work.products[matrix_type(member)] += product_flops(member, operands, self.tiles[name]) or 0
+                work.products[matrix_type(member)] += product_flops(member, operands, made) or 0
                 work.again, work.steps = work.again + blocks.again, blocks.steps - 1
                 continue
             if of == "scatter" and len(operands) > 1:  # each row is fetched, too; single numbers go to SparseCores
-                count = gathered_rows(member, operands[1], self.tiles[name])
+                count = gathered_rows(member, operands[1], made)
                 if prod(operands[-1].shape) == count and self.context.chip and self.context.chip.sparse:
                     work.apart_us += self.chip.sparse_us(0, 0, sum(tiles.megabytes for tiles in operands))
                     continue
                 work.apart_us += count * self.chip.kernel["gather_row_ns"] / 1e3
             if of == "fft":
-                kept, others = self._transformed(member, work)
-                turned, starts = turned + kept, starts + others
+                between += self._transform(member, work)
                 continue
-            if (
-                of != "reshape" or len(self.kernels.get(name, ())) < 2
-            ):  # else the product's order is kept, and the copy turns it
-                add_operation(work, self.chip.kernel, member, operands, self.tiles[name], share)
+            turned = of == "reshape" and len(self.kernels.get(name, ())) > 1  # by a copy, from the product's order
+            if not turned:
+                add_operation(work, self.chip.kernel, member, operands, made, share)
             work.again += self.read_again(member)
-            if self.number[name] < last and (copied := self._turned_first(member, work, share)):
-                turned, starts = turned + copied, starts + 1
+            if self.number[name] < last:
+                between += self._turn_first(member, work, share)
             if of == "gather" and operands and across_lanes(member, operands[0]):
                 work.moved[HBM] += operands[0].megabytes  # type: ignore[assignment]
                 work.rotations += share * operands[0].elements / REGISTER
-            starts += kind != "reduce" == of
+            work.starts += kind != "reduce" == of
         if kind in WRITES_IN_PLACE and len(op.operands) > WRITES_IN_PLACE[kind]:
             update = self.tiles.get(op.operands[WRITES_IN_PLACE[kind]], result)
             written = written if op.operands[0] in self.through else min(written, update.megabytes)
-        passing = [(written, self._lies_in(op.name)), (turned, self._memory(turned <= near_mb))]
+        work.moved[self._lies_in(op.name)] += written  # type: ignore[assignment]
+        work.moved[self._memory(between <= near_mb)] += between  # type: ignore[assignment]
         for name, share in read.items():
             megabytes = share * self.tiles[name].megabytes if name in self.tiles else 0.0
             streams_early = name in self.arguments and megabytes <= _STREAMED_MB and self.computation.entry
@@ -267,34 +246,37 @@ class Fusing(Placed):
                 early += megabytes
                 self.arrived |= {name} if share == 1 and megabytes <= near_mb else set()
             elif megabytes:
-                passing.append((megabytes, self._lies_in(name)))
-                resident += self.tiles[name].megabytes if name == self.prefetched else 0.0
-        for megabytes, memory in passing:
-            work.moved[memory] += megabytes  # type: ignore[assignment]
-        work.scalar = not result.shape
-        return work, early, resident, starts
+                work.moved[self._lies_in(name)] += megabytes  # type: ignore[assignment]
+                work.resident += self.tiles[name].megabytes if name == self.prefetched else 0.0
+        return work, early
 
     def _kernel(self, op: Operation) -> tuple[Run, float]:
         """What one run of the kernel takes and streams itself, and megabytes of arguments that came early.
 
         Raises :class:`NoTime` where nothing is known of it.
         """
-        if reason := self.broken.get(op.name) or self._unknown(op):
-            raise NoTime(reason)
         kind = plain_opcode(op.opcode)
-        if kind == "custom-call":
+        if op.name in self.broken:
+            raise NoTime(self.broken[op.name])
+        if kind == "while":
+            raise NoTime("how often it runs is not known: its operations count once")
+        if any("?" in shape for shape in (op.shape, *op.operand_shapes)):
+            raise NoTime("the size of its arrays is not known")
+        if kind == "custom-call" and TARGET in op.attributes.get("custom_call_target", ""):
             numbered = [(k, tiles) for k, shape in enumerate(op.operand_shapes) for tiles in self.arrays([shape])[:1]]
             return self.pallas.run(op, numbered, self.arrays([op.shape])), 0.0
-        if kind in COLLECTIVES and self.chip.torus:
-            devices, result = devices_of(self.context.program), self.tiles[op.name]
-            sums = as_sum(as_scatter(op, self.in_part), devices, MEGA * result.megabytes, self.chip.torus.dims)
+        if op.name not in self.tiles or kind == "custom-call" or (op.calls and kind not in _WITH_BODIES):
+            raise NoTime(f"no mechanism for {kind} is known")
+        if kind in COLLECTIVES:
+            result, dims = self.tiles[op.name], self.chip.torus.dims if self.chip.torus else 0
+            sums = as_sum(as_scatter(op, self.in_part), self.pallas.devices, MEGA * result.megabytes, dims)
             operands = [result] if sums.operand_shapes == (op.shape,) else self.operand_tiles(op)
-            us, megabytes = self.chip.torus.exchange_us(sums, operands, [result], devices, self.pallas.slice)
+            us, megabytes = self.pallas.exchange_us(sums, operands, [result])
             return Run(us, "link", megabytes, lane="link", measured=False), 0.0
-        work, early, resident, starts = self._asked(op)
+        work, early = self._asked(op)
         if work.unknown:
             raise NoTime(work.unknown[0])
-        return self._run(kind, work, starts * self.chip.kernel["near_launch_us"], resident), early
+        return self._run(kind, work), early
 
     def _copied(self, copy: Operation) -> Run:
         """What turns an operand of a kernel before it, or its result behind it; or keeps an argument, as it lies."""

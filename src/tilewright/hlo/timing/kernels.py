@@ -26,6 +26,7 @@ from tilewright.hlo.reading.kernel import Kernel, Moment, Part
 from tilewright.hlo.reading.kernel_numbers import MET
 from tilewright.hlo.reading.kernels import read_kernel
 from tilewright.hlo.semantics.context import Context
+from tilewright.hlo.semantics.dims import devices_of
 from tilewright.hlo.semantics.tiles import Tiles
 from tilewright.hlo.timing.chip import Chip
 from tilewright.hlo.timing.row import NoTime, Run, busy
@@ -68,18 +69,13 @@ class Step:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """One run of a kernel: microseconds, megabytes through HBM, its kinds of steps."""
+    """One run of a kernel: microseconds, what it waits for, megabytes through HBM, its kinds of steps."""
 
     us: float
+    bound: str
     megabytes: float
     steps: tuple[Step, ...]
-
-    def by_bound(self) -> dict[str, float]:
-        """Microseconds by what bounds them, the most first."""
-        sums: Counter[str] = Counter()
-        for step in self.steps:
-            sums[step.bound] += step.us * step.moment.times  # type: ignore[assignment]
-        return dict(sums.most_common())
+    by_bound: Mapping[str, float]  # microseconds by what bounds steps, the most first
 
     def core_us(self) -> tuple[float, float]:
         """Microseconds of the matrix unit, and of the other units of the core, over all steps."""
@@ -97,7 +93,7 @@ def pipeline(chip: Chip, kernel: Kernel, near: Collection[int] = ()) -> Pipeline
     shared = any(word == "parallel" and size > 1 for word, size in zip(kernel.semantics, kernel.grid))
     split = max(1.0, cores / kernel.uneven) if shared else 1.0
     units = [_units(chip, constants, part, cores) for part in kernel.parts]
-    steps, far_all = list[Step](), 0.0
+    steps, far_all, bounds = list[Step](), 0.0, Counter[str]()
     for moment in kernel.moments:
         asked: Counter[str] = Counter()
         for number, runs in moment.parts:
@@ -119,7 +115,10 @@ def pipeline(chip: Chip, kernel: Kernel, near: Collection[int] = ()) -> Pipeline
         bound = max(parts, key=lambda unit: parts[unit])
         steps.append(Step(moment, dict(asked), moved, (matrix, vector + lanes), us, bound))
         far_all += far * moment.times
-    return Pipeline(constants["launch_us"] + sum(s.us * s.moment.times for s in steps), far_all, tuple(steps))
+        bounds[bound] += us * moment.times  # type: ignore[assignment]
+    ordered = dict(bounds.most_common())
+    us = constants["launch_us"] + sum(ordered.values())
+    return Pipeline(us, next(iter(ordered), "latency"), far_all, tuple(steps), ordered)
 
 
 def _units(chip: Chip, constants: TimeConstants, part: Part, cores: int) -> dict[str, float]:
@@ -185,12 +184,19 @@ class Kernels:
 
     def __init__(self, context: Context, chip: Chip) -> None:
         self.context, self.chip = context, chip
+        self.devices = devices_of(context.program)  # that take part in what names no groups
         self.notes: list[str] = []
 
     @cached_property
     def slice(self) -> Slice | None:
         """Where the program's devices stand."""
         return self.chip.torus.slice_of(self.context.program) if self.chip.torus else None
+
+    def exchange_us(self, op: Operation, operands: list[Tiles], results: list[Tiles]) -> tuple[float, float]:
+        """Microseconds of an exchange, and its megabytes in HBM; raises :class:`NoTime` where no links are known."""
+        if self.chip.torus is None:
+            raise NoTime("this chip's links are not known")
+        return self.chip.torus.exchange_us(op, operands, results, self.devices, self.slice)
 
     def run(self, op: Operation, operands: Sequence[tuple[int, Tiles]], results: Sequence[Tiles]) -> Run:
         """What one run of a kernel takes; raises :class:`NoTime` where nothing is known of it."""
@@ -236,8 +242,8 @@ class Kernels:
         products: Counter[str] = Counter()
         for (batch, rows, columns, depth, kind), count in kernel.products.items():
             products[matrix_kind(kind)] += round(2 * batch * rows * columns * depth * count * share)
-        bound, lane = next(iter(whole.by_bound()), "latency"), "matrix" if products else "vector"
-        return Run(us, bound, far, products, lane=lane, measured=False, notes="; ".join(notes))
+        lane = "matrix" if products else "vector"
+        return Run(us, whole.bound, far, products, lane=lane, measured=False, notes="; ".join(notes))
 
     def _passed(self, kernel: Kernel, numbered: dict[int, Tiles], tables: Sequence[int]) -> tuple[int, str]:
         """Trips of a loop whose length data decides. Of two kernels over the same arrays the one that takes more

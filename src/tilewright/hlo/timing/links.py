@@ -36,16 +36,10 @@ _ON_CHIP = 6
 
 
 class Torus:
-    """The links of a chip, of which ``devices`` share them, and what was seen of them.
+    """The links of a chip, of which ``devices`` share them, and what was seen of them; a chip has two in each dim.
 
-    ==================  =======================================================================================
-    ``link``            megabytes per microsecond of one link in one direction
-    ``dims``            dims of the torus; a chip has two links in each
-    ``hop_us``          microseconds from a chip to the next, ``start_us`` until an exchange begins
-    ``host``            megabytes per microsecond of a device to its host's memory, or back; 0: not public
-    ``network``         the same to other slices, over the data centre's network
-    ``orders``          small slices -> JAX's order of their devices
-    ==================  =======================================================================================
+    Rates are in megabytes per microsecond: of one ``link`` in one direction, of a device to its ``host``'s memory or
+    back, and to other slices over the data centre's ``network`` (0: not public). ``hop_us``: from a chip to the next.
     """
 
     def __init__(self, links: Links, devices: int = 1) -> None:
@@ -54,6 +48,7 @@ class Torus:
         self.hop_us, self.start_us = links.hop_ns / 1e3, links.start_ns / 1e3
         self.host, self.network = links.host_bytes_per_second / 1e12, links.network_bytes_per_second / 1e12
         orders = (order.partition(":")[::2] for order in links.orders.split(";") if order)
+        # small slices -> JAX's order of their devices
         self.orders = {chips.strip(): tuple(map(int, order.split())) for chips, order in orders}
 
     @classmethod
@@ -64,8 +59,12 @@ class Torus:
 
     def slice_of(self, program: Program) -> Slice | None:
         """Where the devices of a program stand; None where it is for one, or does not say for how many."""
-        tables = _groups(program)
-        devices = max(devices_of(program), 1 + max((max(group) for rows in tables for group in rows), default=0))
+        known = devices_of(program)
+        found = (op for _, op in program.operations() if plain_opcode(op.opcode).removesuffix("-start") in COLLECTIVES)
+        keys = ("replica_groups", "source_target_pairs")
+        once = {tuple(op.attributes.get(key, "") for key in keys): op for op in found}
+        tables = [groups for op in once.values() if (groups := groups_of(op, known))]
+        devices = max(known, 1 + max((max(group) for rows in tables for group in rows), default=0))
         chips = devices // self.devices
         if devices < 2 or devices % self.devices or devices > _MOST_DEVICES:
             return None
@@ -113,7 +112,12 @@ class Torus:
         sums = kind in ("all-reduce", "reduce-scatter")
         link = self.link * (self.links.reduce_percent if sums else self.links.gather_percent) / 100
         if kind == "collective-permute":
-            return self.start_us + self._permute_us(groups, given, link, on), moved
+            us = given / (link / self.devices)
+            if on is not None:
+                hops, shared, across = on.permuted(groups)
+                us = (max(1, hops) - 1) * self.hop_us + max(given * shared / link, given / (_ON_CHIP * self.link))
+                us = given / self.network if self.network and across else us
+            return self.start_us + self.hop_us + us, moved
         chips = max(1, n // self.devices) if n % self.devices == 0 else n
         lines = tuple(Extent(size) for size in squarest(chips, self.dims) if size > 1)
         extents, slices, whole = lines, 1, taken if kind == "all-gather" else given
@@ -134,14 +138,6 @@ class Torus:
             sent = {"all-gather": whole / n, "all-to-all": whole / slices}.get(kind, times * whole / n / slices)
             us += (slices - 1) * sent / self.network if self.network else 0.0
         return us, moved
-
-    def _permute_us(self, groups: Groups, given: float, link: float, on: Slice | None) -> float:
-        if on is None:
-            return self.hop_us + given / (link / self.devices)
-        hops, shared, across = on.permuted(groups)
-        if self.network and across:
-            return self.hop_us + given / self.network
-        return self.hop_us * max(1, hops) + max(given * shared / link, given / (_ON_CHIP * self.link))
 
     def between_slices_us(self, op: Operation, given: float) -> tuple[float, float] | None:
         """Microseconds of an exchange with other slices that a ``send`` of ``given`` megabytes begins; its result's.
@@ -168,14 +164,6 @@ class Torus:
         sent, taken = (shares | {"REDUCE_SCATTER": (rest, 1 / many)}).get(kind[1], (1.0, 1.0))
         hosted = given * max(1.0, taken) / self.host if self.host else 0.0
         return max(given * sent / self.network, hosted), given * taken
-
-
-def _groups(program: Program) -> list[Groups]:
-    """The groups of a program's exchanges, each once, and the pairs of its permutes."""
-    exchanges = (op for _, op in program.operations() if plain_opcode(op.opcode).removesuffix("-start") in COLLECTIVES)
-    keys = ("replica_groups", "source_target_pairs")
-    once = {tuple(op.attributes.get(key, "") for key in keys): op for op in exchanges}
-    return [groups for op in once.values() if (groups := groups_of(op, devices_of(program)))]
 
 
 def mesh_along(tables: Sequence[Groups], devices: int) -> tuple[int, ...]:

@@ -60,27 +60,26 @@ class Run:
     beside: float | None = None  # how many microseconds it takes; then the bytes are passed in these, not in ``us``
 
 
-def busy(parts: Mapping[str, float], latency: float, rows_us: float = 0.0) -> tuple[float, str]:
+def busy(parts: Mapping[str, float], latency: float) -> tuple[float, str]:
     """Microseconds of a kernel whose units work side by side, and the unit that it waits for.
 
-    ``parts``: bound -> microseconds that the unit alone needs; ``rows_us``: those of rows that are gathered one by one.
+    ``parts``: bound -> microseconds that the unit alone needs.
     """
-    parts = {**parts, "hbm": max(parts["hbm"], rows_us)}  # the bytes of some rows pass while others are asked for
     busiest, second = sorted(parts.values())[:-3:-1]
     bound = max(parts, key=lambda unit: parts[unit]) if busiest > latency else "latency"
     return latency + busiest + NOT_HIDDEN * second, bound
 
 
-def run_of(chip: Chip, kind: str, work: Work, later_us: float = 0.0, resident: float = 0.0) -> Run:
-    """One run of a kernel that asks for so much; ``later_us``: microseconds that it starts later."""
+def run_of(chip: Chip, kind: str, work: Work) -> Run:
+    """One run of a kernel that asks for so much."""
     constants = chip.kernel
     parts = work.parts(constants, chip.stream_us)
-    latency = work.latency(constants, parts["hbm"]) + later_us + work.apart_us
-    us, bound = busy(parts, latency, work.rows_us(constants))
-    bound = "hbm" if work.apart_us else bound
-    if work.rotations and bound == "vector" and kind in ("copy", "transpose", "reshape"):
+    us, bound = busy(parts, work.latency(constants, parts["hbm"]))
+    if work.apart_us:
+        bound = "hbm"
+    elif work.rotations and bound == "vector" and kind in ("copy", "transpose", "reshape"):
         bound = "relayout"
-    run = Run(us, bound, work.moved[HBM], work.products, resident, lane="matrix" if work.matrix_us else "vector")
+    run = Run(us, bound, work.moved[HBM], work.products, work.resident, lane="matrix" if work.matrix_us else "vector")
     run.measured = not work.rows and not work.apart_us and kind not in SORTS
     return run
 

@@ -7,7 +7,7 @@ what they still need when their result is wanted is a stall, a row of the ``-don
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -22,14 +22,14 @@ from tilewright.hlo.reading.hlo_scan import split_top
 from tilewright.hlo.semantics.collectives import as_scatter, read_in_part
 from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.semantics.demand import Demand
-from tilewright.hlo.semantics.dims import devices_of, gathered_rows, parts_in_fusions
+from tilewright.hlo.semantics.dims import gathered_rows, parts_in_fusions
 from tilewright.hlo.semantics.tiles import MEGA, Tiles
 from tilewright.hlo.timing.chip import Chip
 from tilewright.hlo.timing.kernels import TARGET, Kernels
 from tilewright.hlo.timing.links import SLICES
 from tilewright.hlo.timing.row import NoTime, Run, run_of, timed, untimed
 from tilewright.hlo.timing.step import TimeRow
-from tilewright.hlo.timing.work import AFTER, HBM, HOST, REGISTER, Fused, Windows, Work, add_operation, matrix_us
+from tilewright.hlo.timing.work import AFTER, HBM, HOST, REGISTER, Windows, Work, add_operation, matrix_us
 
 _UNPRICED = frozenset({"infeed", "outfeed", "send", "recv", "send-done", "recv-done"})
 """Operations whose other side has a speed that nobody states."""
@@ -37,7 +37,6 @@ _STARTS = ("async-start", "call-start")
 """Operations that begin what a computation does beside others."""
 _TRANSFERS = frozenset({"slice", "dynamic-slice", "dynamic-update-slice", "copy"})
 """Operations that a transfer does on its way, where nothing says which core they are done on."""
-_NO_LINKS = "this chip's links are not known"
 _NO_HOST = "the rate between this chip and its host is not public (--set TARGET.host_bandwidth=BYTES a second)"
 _NO_NETWORK = "the rate between slices is not public for this chip (--set TARGET.network_bandwidth=BYTES a second)"
 _RENDEZVOUS = re.compile(r'_xla_host_transfer_rendezvous="?([^",}]*)')
@@ -73,10 +72,9 @@ class Schedule:
     def __init__(self, context: Context, chip: Chip) -> None:
         self.context, self.chip, self.kernels = context, chip, Kernels(context, chip)
         self.demand = Demand(context.program, lambda shape: self._megabytes([shape]))
-        self.devices = devices_of(context.program)  # that take part in what names no groups
         self.parts = parts_in_fusions(context.program)  # in how many fusions each exchange stands
         self.now, self.rows = 0.0, list[TimeRow]()
-        self.hbm_free = self.links_free = 0.0  # when transfers and exchanges that come next can begin
+        self.free = defaultdict[str, float](float)  # when what comes next in a lane can begin
         self.begun: dict[str, _Begun] = {}  # what was started, by the name of the operation that did
         self.pending: dict[str, Operation] = {}  # calls that begin when an update gives them their operands
         # when the host's link, each way, and the network between slices carry what was waited for
@@ -86,7 +84,7 @@ class Schedule:
         self.counted = self.depth = 0
         self.place = "", 1  # the computation that runs and how often it does in all
         self.arrays = cache(lambda shape: [*map(Tiles.of, context.layouts(shape))])  # each text is read once
-        self.works: dict[str, Fused] = {}
+        self.works: dict[tuple[str, Windows], tuple[Work, dict[int, int]]] = {}
 
     def run(self, computation: Computation, runs: int) -> None:
         """The operations of a computation, which runs ``runs`` times in all."""
@@ -146,10 +144,9 @@ class Schedule:
             return self._done(op)
         elif name in COLLECTIVES:
             us, megabytes = self._link_us(op)
+            begun = self.begun[op.name] = self._begin("link", us, megabytes)
             if not name.endswith("-start"):
-                self.links_free = max(self.links_free, self.now) + us
-                return Run(self.links_free - self.now, "link", megabytes, lane="link", measured=False)
-            self._exchange(op.name, us, megabytes)
+                return Run(begun.ends - self.now, "link", megabytes, lane="link", measured=False)
         elif name.endswith("-start"):
             self._start(op)
         elif name not in ("async-update", "call-update"):
@@ -215,9 +212,8 @@ class Schedule:
         Of what is under way the host's link carries first what is waited for first: its wait says when it ends.
         """
         hosted = _Begun(self.now, self._host_us(megabytes), "host", carried, way) if way else None
-        at = max(self.hbm_free, self.now)
-        self.hbm_free = at + self.chip.stream_us(megabytes)
-        self.begun[name] = hosted or _Begun(at, self.hbm_free, megabytes=carried)
+        begun = self._begin("dma", self.chip.stream_us(megabytes), carried)
+        self.begun[name] = hosted or begun
 
     def _host_us(self, megabytes: float) -> float:
         if self.chip.torus is None or not self.chip.torus.host:
@@ -237,12 +233,13 @@ class Schedule:
         busy[:] = sorted([*beside, (min([begun.at, *met]), max([ends, *met]))])
         return ends
 
-    def _exchange(self, name: str, us: float, megabytes: float) -> None:
-        """An exchange with other chips begins when the links are free: each takes all of them. It shares HBM."""
-        at = max(self.links_free, self.now)
-        self.links_free = at + us
-        self.hbm_free = max(self.hbm_free, at) + self.chip.stream_us(megabytes)
-        self.begun[name] = _Begun(at, self.links_free, "link", megabytes)
+    def _begin(self, lane: str, us: float, megabytes: float | None) -> _Begun:
+        """What runs in a lane when that is free: an exchange takes all links, and shares HBM with transfers."""
+        at = max(self.free[lane], self.now)
+        self.free[lane] = at + us
+        if lane == "link" and megabytes:
+            self.free["dma"] = max(self.free["dma"], at) + self.chip.stream_us(megabytes)
+        return _Begun(at, at + us, lane, megabytes)
 
     def _done(self, op: Operation, start: str = "") -> Run:
         """The wait for what was started."""
@@ -275,10 +272,7 @@ class Schedule:
 
     def _link_us(self, op: Operation) -> tuple[float, float]:
         """Microseconds of an exchange, and its megabytes in HBM."""
-        if self.chip.torus is None:
-            raise NoTime(_NO_LINKS)
-        operands, results = self._tiles(op.operand_shapes), self._tiles([op.shape])
-        return self.chip.torus.exchange_us(op, operands, results, self.devices, self.kernels.slice)
+        return self.kernels.exchange_us(op, self._tiles(op.operand_shapes), self._tiles([op.shape]))
 
     def _offloaded(self, op: Operation, core: str) -> Run | None:
         """Time of a call that runs beside the TensorCore, on "sparsecore", "host" or "" (none named).
@@ -292,24 +286,21 @@ class Schedule:
         inside = list(operations_of(self.context.program, op))
         if exchanges := [o for o in inside if plain_opcode(o.opcode) in COLLECTIVES]:
             known = list(map(self._link_us, exchanges))
-            self._exchange(op.name, fsum(us for us, _ in known), fsum(megabytes for _, megabytes in known))
+            self.begun[op.name] = self._begin("link", *map(fsum, zip(*known)))
         elif not core and all(plain_opcode(o.opcode) in _TRANSFERS | TAKES_NO_TIME for o in inside):
-            pairs = [self._moved(o) for o in inside if plain_opcode(o.opcode) in _TRANSFERS]
-            carried = fsum(megabytes for megabytes, _ in pairs)
-            self._transfer(op.name, carried, carried, next((way for _, way in pairs if way), ""))
+            carried, ways = 0.0, list[str]()
+            for copy in (o for o in inside if plain_opcode(o.opcode) in _TRANSFERS):
+                written = WRITES_IN_PLACE.get(copy.opcode)
+                carried += self._megabytes([copy.shape if written is None else copy.operand_shapes[written]])
+                given, taken = self._tiles([copy.operand_shapes[written or 0]]), self._tiles([copy.shape])
+                ways += filter(None, [_way(*given[:1], *taken[:1])])
+            self._transfer(op.name, carried, carried, *ways[:1])
         else:
             us, megabytes = self._elsewhere(op, inside if core == "sparsecore" else ())
             if not op.opcode.endswith("-start"):
                 return Run(us, "sparsecore", megabytes, lane="sparsecore", measured=False)
-            self.begun[op.name] = _Begun(self.now, self.now + us, "sparsecore", megabytes)
+            self.begun[op.name] = self._begin("sparsecore", us, megabytes)
         return None
-
-    def _moved(self, op: Operation) -> tuple[float, str]:
-        """Megabytes that a copy, a slice or an update in place moves, and whether to or from the host."""
-        written = WRITES_IN_PLACE.get(op.opcode)
-        moved = op.shape if written is None else op.operand_shapes[written]
-        ends = self._tiles([op.operand_shapes[written or 0]])[:1] + self._tiles([op.shape])[:1]
-        return self._megabytes([moved]), _way(*ends)
 
     def _elsewhere(self, op: Operation, inside: Sequence[Operation]) -> tuple[float, float]:
         """Microseconds of offloaded work, and its megabytes in HBM: of gathers ``inside`` it by SparseCores rows and
@@ -328,17 +319,17 @@ class Schedule:
         return self.chip.sparse_us(0, 0, megabytes), megabytes
 
     def _kernel(self, op: Operation, name: str) -> Run | None:
-        arrays = ((k, shape) for k, shape in enumerate(op.operand_shapes) if not shape.startswith("("))
-        operands = [(k, tiles) for k, shape in arrays for tiles in self._tiles([shape])]
+        numbered = ((k, shape) for k, shape in enumerate(op.operand_shapes) if not shape.startswith("("))
+        operands = [(k, tiles) for k, shape in numbered for tiles in self._tiles([shape])]
         results = self._tiles([op.shape])
         work, windows = Work(), Windows.of(op)
         name = "top-k" if _is_top(op) else name
         read, written = self.demand.border(op)
         if name == "fusion" and op.calls:
-            fused = self._fused(self.context.program.alike[op.calls[0]], 0)
-            work = fused.work(windows)
+            fused, sides = self._fused(self.context.program.alike[op.calls[0]], windows, 0)
+            work = replace(windows.visit(fused), moved=Counter())  # the fusion's own is kept for all that are alike
             if prod(windows.counts[1:]) > 1:  # else the left operand's one block stays for all columns
-                passes = ((k, windows.passes(fused.sides.get(k))) for k, tiles in operands if tiles.space == HBM)
+                passes = ((k, windows.passes(sides.get(k, AFTER))) for k, tiles in operands if tiles.space == HBM)
                 work.again = fsum(read[k] * (times - 1) for k, times in passes)
         elif name == "custom-call":
             target = op.attributes.get("custom_call_target", "")
@@ -350,7 +341,14 @@ class Schedule:
             if not self._softmax(work, op, [tiles for _, tiles in operands]):
                 return self.kernels.run(op, operands, results)
         else:
-            self._unfused(work, op, name, [tiles for _, tiles in operands], results)
+            if not results:
+                known = op.shape not in self.context.unknown
+                raise NoTime("its result is no array" if known else "the form of its shape is not known")
+            if name not in ("copy", "transpose", "reshape") or not operands:
+                arrays = [tiles for _, tiles in operands]
+                add_operation(work, self.chip.kernel, replace(op, opcode=name), arrays, results[0])
+            elif name != "copy" or operands[0][1].minor_to_major[:1] != results[0].minor_to_major[:1]:
+                work.rotations += results[0].elements / REGISTER  # its minor dim changes: every register is turned
         if work.unknown:
             raise NoTime(work.unknown[0])
         work.steps = windows.count - 1
@@ -364,56 +362,45 @@ class Schedule:
 
     def _priced(self, op: Operation, name: str, work: Work) -> Run:
         """What a kernel takes that asks for so much; its transfers delay others."""
-        if far := work.moved[HBM]:
-            self.hbm_free = max(self.hbm_free, self.now) + self.chip.stream_us(far)
+        self._begin("dma", self.chip.stream_us(work.moved[HBM]), None)
         return run_of(self.chip, name, work)
 
-    def _unfused(self, work: Work, op: Operation, name: str, operands: list[Tiles], results: list[Tiles]) -> None:
-        """An operation outside a fusion; a copy or transpose that changes the minor dim turns every register."""
-        if not results:
-            known = op.shape not in self.context.unknown
-            raise NoTime("its result is no array" if known else "the form of its shape is not known")
-        if name in ("copy", "transpose", "reshape") and operands:
-            if operands[0].minor_to_major[:1] != results[0].minor_to_major[:1] or name != "copy":
-                work.rotations += results[0].elements / REGISTER
-            return
-        add_operation(work, self.chip.kernel, replace(op, opcode=name), operands, results[0])
+    def _fused(self, body: Computation, windows: Windows, depth: int) -> tuple[Work, dict[int, int]]:
+        """What the operations of a fusion ask for, those of fusions inside it included; and the parameters that flow
+        into a product, and on which side.
 
-    def _fused(self, body: Computation, depth: int) -> Fused:
-        """What the operations of a fusion ask for, those of fusions inside it included, before its product and after.
-
-        Followed backwards from the products, every operation before one is on the side that it is made for.
+        Followed backwards from the products, every operation before one is on the side that it is made for, and is done
+        in every pass of that.
         """
-        if body.name in self.works:
-            return self.works[body.name]
+        if (body.name, windows) in self.works:
+            return self.works[body.name, windows]
+        work, flowing, wanted, side = Work(), dict[int, int](), self.demand.shares(body), dict[str, int]()
         if depth > DEEPEST:
-            return Fused((Work(), Work(), Work(unknown=("too many fusions inside fusions",))))
-        wanted, found, side = self.demand.shares(body), Fused(), dict[str, int]()
+            return Work(unknown=("too many fusions inside fusions",)), flowing
         for op in reversed(body.operations):
             op = replace(op, opcode="top-k") if _is_top(op) else op
-            name, mine, share = plain_opcode(op.opcode), side.get(op.name, AFTER), wanted[op.name]
+            name, mine = plain_opcode(op.opcode), side.get(op.name, AFTER)
+            share = wanted[op.name] * windows.passes(mine)
             sides = dict.fromkeys(range(len(op.operands)), mine) if mine != AFTER else {}
             if name in PRODUCTS:
                 sides = {0: 0, 1: 1}
             if op.opcode == "parameter" and mine != AFTER:
-                found.sides[op.parameter_number or 0] = mine
+                flowing[op.parameter_number or 0] = mine
             if name == "fusion" and op.calls:
-                inner = self._fused(self.context.program.alike[op.calls[0]], depth + 1)
-                sides = sides or inner.sides
-                for number, part in enumerate(inner.parts):
-                    found.parts[number if mine == AFTER else mine].include(part.times(share))
+                called = self.context.program.alike[op.calls[0]]
+                inner, taken = self._fused(called, windows if mine == AFTER else Windows(), depth + 1)
+                work.include(inner.times(share))
+                sides = sides or taken
             elif name in COLLECTIVES:
-                found.parts[mine].unknown += () if self.chip.torus else (_NO_LINKS,)
-                us = self._link_us(as_scatter(op, read_in_part(body.operations)))[0] if self.chip.torus else 0.0
-                found.parts[mine].link_us += us / max(1, self.parts[op.attributes.get("channel_id", "")])
+                us, _ = self._link_us(as_scatter(op, read_in_part(body.operations)))
+                work.link_us += us / max(1, self.parts[op.attributes.get("channel_id", "")])
             elif name not in TAKES_NO_TIME and (results := self._tiles([op.shape])):
-                part, operands = found.parts[mine], self._tiles(op.operand_shapes)
-                add_operation(part, self.chip.kernel, op, operands, results[0], share)
+                add_operation(work, self.chip.kernel, op, self._tiles(op.operand_shapes), results[0], share)
             for number, number_side in sides.items():
                 if number < len(op.operands):
                     side.setdefault(op.operands[number].partition("#")[0], number_side)
-        self.works[body.name] = found
-        return found
+        self.works[body.name, windows] = work, flowing
+        return work, flowing
 
     def _softmax(self, work: Work, op: Operation, operands: list[Tiles]) -> bool:
         """Add the compiler's own softmax with the product behind it, [..., rows, depth] x [..., depth, columns].

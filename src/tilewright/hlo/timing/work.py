@@ -82,7 +82,9 @@ class Work:
     unknown: tuple[str, ...] = ()  # why operations have no price
     moved: Counter[int] = field(default_factory=Counter)  # memory (HBM, NEAR ...) -> megabytes, each array once
     again: float = 0.0  # megabytes of HBM that a product's windows read once more
+    resident: float = 0.0  # megabytes of arguments that an earlier step may have left in vector memory
     steps: int = 0  # from one window of its arrays to the next
+    starts: int = 0  # of other kernels that it needs beside its own
     scalar: bool = False  # whether it makes one number: on the scalar core, if it touches no HBM
 
     def include(self, other: Work) -> None:
@@ -99,14 +101,11 @@ class Work:
         parts = ("registers", "transcendental", "rotations")
         return replace(self, **{part: getattr(self, part) * share for part in parts})
 
-    def rows_us(self, constants: TimeConstants) -> float:
-        """Microseconds of rows and elements that are gathered or scattered one by one."""
-        return (self.rows * constants["gather_row_ns"] + self.elements * constants["gather_element_ns"]) / 1e3
-
     def parts(self, constants: TimeConstants, stream_us: Callable[[float], float]) -> dict[str, float]:
         """Bound -> microseconds that the unit alone needs; ``stream_us``: those of megabytes through HBM.
 
-        The vector unit's slots for arithmetic and for transcendentals work side by side.
+        The vector unit's slots for arithmetic and for transcendentals work side by side. Of rows that are gathered one
+        by one the bytes of some pass while others are asked for.
         """
         slots = self.registers * constants["vector_ns"], self.transcendental * constants["transcendental_ns"]
         vector = (max(slots) + self.rotations * constants["rotation_ns"]) / 1e3
@@ -114,28 +113,22 @@ class Work:
         stream = stream_us(self.moved[HBM] + constants["restreamed"] * self.again)
         if self.moved[COMMON] and constants["common_mb_per_us"]:
             stream = max(stream, self.moved[COMMON] / constants["common_mb_per_us"])
+        rows = self.rows * constants["gather_row_ns"] + self.elements * constants["gather_element_ns"]
         return {
             "matrix": self.matrix_us,
             "vmem" if near > vector else "vector": vector + near,
-            "hbm": stream,
+            "hbm": max(stream, rows / 1e3),
             "link": self.link_us,
         }
 
     def latency(self, constants: TimeConstants, hbm_us: float) -> float:
         """Microseconds that nothing hides: the start, the first and the last window, the steps between windows."""
-        streams = self.moved[HBM] >= SCALAR_MB
+        streams, others = self.moved[HBM] >= SCALAR_MB, self.starts * constants["near_launch_us"]
         if self.scalar and not streams:
-            return constants["scalar_us"]
-        start = constants["launch_us" if streams else "near_launch_us"]
-        first = hbm_us * FIRST_WINDOW / max(self.steps + 1, self.rows)  # each row begins to pass by itself
-        return start + first + self.steps * constants["step_us"]
-
-
-def _across_lanes(dims: Sequence[int], operand: Tiles, result: Tiles) -> bool:
-    """Whether a broadcast must bring what lies along the lanes elsewhere, or repeat along them."""
-    lanes = next((d for d in result.minor_to_major if result.shape[d] > 1), None)
-    own = next((d for d in operand.minor_to_major if operand.shape[d] > 1), None)
-    return own is not None and (own >= len(dims) or dims[own] != lanes)
+            return constants["scalar_us"] + others
+        start = constants["launch_us" if streams else "near_launch_us"] + others + self.apart_us
+        windows = max(self.steps + 1, self.rows + self.elements)  # each row begins to pass by itself
+        return start + hbm_us * FIRST_WINDOW / windows + self.steps * constants["step_us"]
 
 
 def _add_sort(work: Work, arrays: Sequence[Tiles], dim: int, each: float) -> None:
@@ -193,8 +186,10 @@ def add_operation(
     elif name == "broadcast" and operands and not operands[0].shape:
         return  # one number stands in a register as it is
     elif name in _MOVES:
-        if name == "broadcast" and operands and _across_lanes(op.integers("dimensions"), operands[0], result):
-            work.rotations += min(registers, share * prod(operands[0].shape) / 8)  # eight of its numbers a register
+        if name == "broadcast" and operands:  # what lies along the lanes is brought elsewhere, or repeated along them
+            lanes, own = ([d for d in each.minor_to_major if each.shape[d] > 1] for each in (result, operands[0]))
+            if own and op.integers("dimensions")[own[0] : own[0] + 1] != (*lanes[:1],):
+                work.rotations += min(registers, share * prod(operands[0].shape) / 8)  # eight of its numbers a register
         work.registers += registers * constants[_MOVES[name]]
     elif name == "reduce":
         operand = operands[0] if operands else result
@@ -242,30 +237,16 @@ class Windows:
         """Steps of the whole pass."""
         return max(1, round(prod(self.counts) * self.groups * self.visited))
 
-    def passes(self, side: int | None) -> int:
-        """How often an operand on one side of a product passes: 0 left, 1 right, None neither."""
-        if side is None or len(self.counts) != 3:
+    def passes(self, side: int) -> int:
+        """How often an operand on one side of a product passes, and what is made for it: 0 left, 1 right."""
+        if side == AFTER or len(self.counts) != 3:
             return 1
         columns, rows, depths = self.counts
         return columns if side == 0 else rows if depths > 1 else 1
 
-
-@dataclass
-class Fused:
-    """What a fusion asks of the units: made for a product's left operand, for its right one, and all else.
-
-    ``sides``: the parameters that flow into a product, and on which side.
-    """
-
-    parts: tuple[Work, Work, Work] = field(default_factory=lambda: (Work(), Work(), Work()))
-    sides: dict[int, int] = field(default_factory=dict)
-
-    def work(self, windows: Windows) -> Work:
-        """All of it; what is made for an operand is made in every pass of it."""
-        whole = Work()
-        for side, part in enumerate(self.parts):
-            whole.include(part.times(windows.passes(side if side != AFTER else None)))
-        if windows.groups > 1:
-            whole = replace(whole.times(windows.visited), matrix_us=whole.matrix_us * windows.visited)
-            whole.products = Counter({kind: flops // windows.groups for kind, flops in whole.products.items()})
-        return whole
+    def visit(self, work: Work) -> Work:
+        """What a grouped product asks whose kernel skips the blocks that a group has no row in."""
+        if self.groups == 1:
+            return work
+        products = Counter({kind: flops // self.groups for kind, flops in work.products.items()})
+        return replace(work.times(self.visited), matrix_us=work.matrix_us * self.visited, products=products)
