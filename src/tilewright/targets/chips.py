@@ -12,7 +12,7 @@ from functools import cache
 from importlib import resources
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from tilewright.errors import UsageError
 from tilewright.reading import check_keys, parse, read_file, table_of
@@ -218,6 +218,15 @@ class Seen:
         return inside and bound in self.bounds and types <= {*self.types}
 
 
+class SeenError(NamedTuple):
+    """How far off functions were that no constant was fitted on and that are mostly kernels of one kind."""
+
+    error: float  # mean, as a share (0.05 = 5 %)
+    functions: int
+    least_us: float  # microseconds of one run of their longest kernels; of functions of many kinds (``mixed``) of all
+    most_us: float
+
+
 @dataclass(frozen=True)
 class TimeConstants:
     """What one mechanism of the time model needs to know of a chip, from the sections ``[time.MECHANISM]``.
@@ -238,10 +247,6 @@ class TimeConstants:
     def __getitem__(self, constant: str) -> float:
         """The constant's number."""
         return self.values[constant]
-
-    def covers(self, types: frozenset[str], bound: str, sizes: Mapping[str, float]) -> bool:
-        """Whether operations of these types, bound and sizes were measured."""
-        return bool(self.fitted_on) and self.seen is not None and self.seen.covers(types, bound, sizes)
 
 
 @dataclass(frozen=True)
@@ -266,6 +271,7 @@ class Target:
     ``vector`` ... ``links``   the units, None where the chip has none
     ``types``                  (element type, the one it is stored as), for types that the chip has not
     ``time``                   mechanism -> its constants (:class:`TimeConstants`), {} where none are known
+    ``errors``                 kind of kernel, with or without what bounds it -> how far off its times were seen
     ``sources``                section or ``section.key`` -> where the constants come from
     =========================  ================================================================================
     """
@@ -290,7 +296,8 @@ class Target:
     sparse: SparseCores | None = None
     links: Links | None = None
     types: tuple[tuple[str, str], ...] = ()
-    time: Mapping[str, TimeConstants] = field(default_factory=dict, compare=False)
+    time: Mapping[str, TimeConstants] = field(default_factory=dict, hash=False)
+    errors: Mapping[str, SeenError] = field(default_factory=dict, hash=False)
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def memory(self, name: str) -> Memory | None:
@@ -450,6 +457,18 @@ def _seen(table: Any, where: str) -> Seen:
     return Seen(types, bounds, MappingProxyType(spans))
 
 
+def _errors(table: Any, sources: dict[str, str]) -> dict[str, SeenError]:
+    """``[errors]``: a kind of kernel = its mean error, how many functions, and the least and most microseconds."""
+    found = {}
+    for kind, row in _sourced(table, "errors", sources).items():
+        numbers = type(row) is list and len(row) == 4 and all(type(number) in (int, float) for number in row)
+        if not numbers or type(row[1]) is not int or row[0] < 0 or not 0 <= row[2] <= row[3]:
+            how = '"product bf16" = [0.05, 43, 12.5, 900.0]'
+            raise UsageError(f"{kind} = {row!r} is no error, count and range", where="errors", how=how)
+        found[kind] = SeenError(*row)
+    return found
+
+
 def _types(table: Any, sources: dict[str, str]) -> tuple[tuple[str, str], ...]:
     """``[types]``: element type = the type it is stored as, both by XLA's names."""
     pairs = _sourced(table, "types", sources)
@@ -477,6 +496,7 @@ def _target(value: Any, where: str) -> Target:
     units = {key: section(cls, table.pop(key), key) for key, cls in _SECTIONS.items() if key in table}
     types = _types(table.pop("types"), sources) if "types" in table else ()
     time = _time(table.pop("time", {}), sources)
+    errors = _errors(table.pop("errors"), sources) if "errors" in table else {}
     devices = plain.setdefault("devices_per_chip", units["sparse"].devices_per_chip if "sparse" in units else 1)
     if not devices or ("sparse" in units and units["sparse"].per_chip % devices):
         raise UsageError(f"devices_per_chip = {devices} does not divide the chip's SparseCores", where=where)
@@ -488,7 +508,7 @@ def _target(value: Any, where: str) -> Target:
         raise UsageError(f"unknown section {next(iter(table))!r}", where=where)
     if plain["layout_rule"] in _TILE_RULES and "tiles" not in units:
         raise UsageError(f"layout_rule {plain['layout_rule']!r} needs a section [tiles]", where=where)
-    return Target(**plain, memories=memories, **units, types=types, time=time, sources=MappingProxyType(sources))
+    return Target(**plain, memories=memories, **units, types=types, time=time, errors=errors, sources=sources)
 
 
 def _by_rule(chip: Target, rule: str) -> Target:

@@ -40,7 +40,7 @@ def price_alone(
         return None
     kind, run = found
     moved = fsum(tiles.megabytes for tiles in (*operands, result)) - run.resident
-    return replace(run, kind=kind, megabytes=moved, measured=plain_opcode(op.opcode) in _MEASURED)
+    return replace(run, section=kind, megabytes=moved, kind="alone" if plain_opcode(op.opcode) in _MEASURED else "")
 
 
 def _kind_and_run(

@@ -61,7 +61,7 @@ def estimate(program: Program, target: Target | str, assume: Mapping[str, float]
     chip, program = chip_of(machine), of_one_device(program)
     if program.kind == "stablehlo" and _only_operation(program) is not None:
         return estimate_placed(Context(program, machine, assume=assume), chip)
-    return _predict(program, machine, repr(machine.time), tuple((assume or {}).items()))[0]
+    return _predict(program, machine, tuple((assume or {}).items()))[0]
 
 
 def estimate_placed(context: Context, chip: Chip) -> StepTime:
@@ -104,6 +104,7 @@ def estimate_placed(context: Context, chip: Chip) -> StepTime:
         matrix_peak=chip.matrix_peaks.get("bf16", 0.0),
         hbm_peak=chip.hbm_peak,
         notes=tuple(notes),
+        mixed=tuple(chip.machine.errors[kind] for kind in ("mixed", "all") if kind in chip.machine.errors),
     )
     if step.priced == 1:
         return step
@@ -145,19 +146,14 @@ def predict(program: Program, machine: Target | None, assume: Mapping[str, float
         with suppress(UnsupportedError):
             chip = chip_of(machine)
         if chip is not None:
-            return Prediction(*_predict(program, machine, repr(machine.time), tuple((assume or {}).items())))
+            return Prediction(*_predict(program, machine, tuple((assume or {}).items())))
     normal = _normal(program, machine)
     return Prediction(None, Context(normal.program, machine, fused_along=_along(normal), assume=assume), normal.version)
 
 
 @lru_cache(maxsize=3)
-def _predict(
-    program: Program, machine: Target, constants: str, assume: tuple[tuple[str, float], ...]
-) -> tuple[StepTime, Context, int]:
-    """Kept for the last few: whoever has asked for a step's time asks for its report and for advice on it next.
-
-    ``constants``: of the target's time, as a text: equal targets may have others.
-    """
+def _predict(program: Program, machine: Target, assume: tuple[tuple[str, float], ...]) -> tuple[StepTime, Context, int]:
+    """Kept for the last few: whoever has asked for a step's time asks for its report and for advice on it next."""
     chip, context = chip_of(machine), Context(program, machine, assume=dict(assume))
     step = estimate_placed(context, chip)
     context.modelled = times = _times(step, program)
@@ -225,7 +221,7 @@ def _with_lone_kernels(step: StepTime, moves: _Moves, times: _Times, chip: Chip)
         if not moved.counted or not size or key in times or moved.name in _HAVE_KERNELS:
             continue
         us = chip.kernel["near_launch_us"] + chip.stream_us(size / MEGA)
-        run = Run(us, "hbm", megabytes=size / MEGA, measured=False)
+        run = Run(us, "hbm", megabytes=size / MEGA)
         of, runs = moved.placed, moved.placed.runs.count
         row = timed(chip, replace(op, line=0), run, of.source, 1e6 * clock, runs)
         rows, clock, times[key] = [*rows, row], clock + row.seconds, (row.seconds * 1e6, row.bound)

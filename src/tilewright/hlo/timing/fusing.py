@@ -81,7 +81,8 @@ class Fusing(Placed):
             if scalar and not self.computation.entry:  # a loop's counters and indices: a kernel each
                 behind = any(name in scalars for name in op.operands)
                 scalars.add(op.name)
-                self._add(op, Run(self.chip.kernel["scalar_us" if behind else "launch_us"], "latency"), often)
+                us = self.chip.kernel["scalar_us" if behind else "launch_us"]
+                self._add(op, Run(us, "latency", kind="elementwise"), often)
                 continue
             if op.name in self.through or op.name in seconds or kind in _NO_KERNEL:
                 continue
@@ -304,7 +305,7 @@ class Fusing(Placed):
             sums = as_sum(as_scatter(op, self.in_part), devices, MEGA * result.megabytes, self.chip.torus.dims)
             operands = [result] if sums.operand_shapes == (op.shape,) else self.operand_tiles(op)
             us, megabytes = self.chip.torus.exchange_us(sums, operands, [result], devices, self.pallas.slice)
-            return Run(us, "link", megabytes, lane="link", measured=False), 0.0
+            return Run(us, "link", megabytes, lane="link"), 0.0
         asked, early, resident, starts = self._asked(op)
         if asked.work.unknown:
             raise NoTime(asked.work.unknown[0])

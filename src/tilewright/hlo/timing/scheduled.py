@@ -150,7 +150,7 @@ class Schedule:
             us, megabytes = self._link_us(op)
             if not name.endswith("-start"):
                 self.links_free = max(self.links_free, self.now) + us
-                return Run(self.links_free - self.now, "link", megabytes, lane="link", measured=False)
+                return Run(self.links_free - self.now, "link", megabytes, lane="link")
             self._exchange(op.name, us, megabytes)
         elif name.endswith("-start"):
             self._start(op)
@@ -257,7 +257,7 @@ class Schedule:
         bound = "sparsecore" if lane == "sparsecore" else "latency" if not us else "hbm" if lane == "dma" else lane
         megabytes = given if begun.megabytes is None else begun.megabytes
         beside = ends - begun.at
-        return Run(us, bound, megabytes, lane=lane, measured=lane == "dma", begun=begun.at, beside=beside)
+        return Run(us, bound, megabytes, lane=lane, begun=begun.at, beside=beside)
 
     def _between_slices(self, op: Operation, name: str) -> Run | None:
         """An exchange with other slices begins when its data are sent, and ends with the ``recv-done``."""
@@ -302,7 +302,7 @@ class Schedule:
         else:
             us, megabytes = self._elsewhere(op, inside if core == "sparsecore" else ())
             if not op.opcode.endswith("-start"):
-                return Run(us, "sparsecore", megabytes, lane="sparsecore", measured=False)
+                return Run(us, "sparsecore", megabytes, lane="sparsecore")
             self.begun[op.name] = _Begun(self.now, self.now + us, "sparsecore", megabytes)
         return None
 
@@ -358,7 +358,7 @@ class Schedule:
         scalar = not windows.known and far < 0.001 and all(not tiles.shape for tiles in results)
         run = self._priced(op, name, Asked(work, windows, far, again, near, common, scalar))
         if hosted := fsum(mb for space, mb in passing if space == _HOST):
-            return replace(run, us=max(run.us, self._host_us(hosted)), bound="host", lane="host", measured=False)
+            return replace(run, us=max(run.us, self._host_us(hosted)), bound="host", lane="host", kind="")
         return run
 
     def _priced(self, op: Operation, name: str, asked: Asked) -> Run:

@@ -23,6 +23,7 @@ from tilewright.render.formats import bytes_text, count_text, percent_text, plac
 from tilewright.render.markup import Html, element
 from tilewright.render.page import Card, Page, Step, cards, note, steps
 from tilewright.render.tables import Field, Heading, Table, cells, explorer, table
+from tilewright.targets import SeenError
 from tilewright.trace import Args, Event, Slice, Track
 from tilewright.version import __version__
 
@@ -41,6 +42,8 @@ _WAITS = {
 }
 _OFFLOAD, _OFFLOADED = "xla_tpu_enable_sparse_core_collective_offload_", ("all-gather", "all-reduce", "reduce-scatter")
 """The compiler's flags that let SparseCores exchange beside the products, and for which exchanges there are some."""
+MOSTLY = 2 / 3
+"""Share of its time from which a program is taken to be of one kind of kernel."""
 _SMALL = 0.03
 """Share of the step from which a line is worth a word."""
 _CALL = 0.3
@@ -83,6 +86,9 @@ class TimeRow:
     ``again``           whether it is computed a second time, for the gradient (``jax.checkpoint``)
     ``measured_on``     where operations of its kind, type, size and bound were measured: ``this chip``,
                         ``another chip`` (whose constants were scaled by published peaks) or ``nowhere``
+    ``kind``            of kernel, and its type: ``product bf16``, ``reduction f32``, ``pallas bf16``; ``alone`` in the
+                        program; "" of what nobody has timed
+    ``seen``            what ``error`` was seen on, or that it was not
     ``also``            of several equal rows shown as one, the names of the others; () in every step's own rows
     ==================  ========================================================================================
     """
@@ -110,6 +116,8 @@ class TimeRow:
     kernel: str = ""
     again: bool = False
     measured_on: str = "nowhere"
+    kind: str = ""
+    seen: str = ""
     also: tuple[str, ...] = ()
 
     @property
@@ -128,6 +136,7 @@ class StepTime:
     ``rows``            the operations, in the order they begin
     ``predicted``       the program was StableHLO: fusions and layouts are predictions
     ``notes``           what the reader must know: loops of unknown length, chips without measurements
+    ``mixed``           how far off whole functions of the chip were: those of many kinds of kernels, then all
     ==================  ========================================================================================
     """
 
@@ -140,6 +149,7 @@ class StepTime:
     matrix_peak: float = 0.0
     hbm_peak: float = 0.0
     notes: tuple[str, ...] = field(default=())
+    mixed: tuple[SeenError, ...] = ()
 
     @property
     def seconds(self) -> float:
@@ -211,6 +221,24 @@ class StepTime:
             sums[row.measured_on] += row.seconds
         whole = sum(sums.values())
         return {place: seconds / whole if whole else 0.0 for place, seconds in sums.items()}
+
+    @property
+    def seen(self) -> tuple[float, str]:
+        """How far off such steps were, as a share (0: not known), and what that was seen on: functions that are mostly
+        of the kind that two thirds of it are of, else functions of many kinds.
+        """
+        sums: dict[tuple[float, str], float] = {}
+        for row in self.rows:
+            sums[row.error, row.seen] = sums.get((row.error, row.seen), 0.0) + row.seconds
+        most, whole = max(sums, key=lambda claim: sums[claim], default=(0.0, "")), sum(sums.values())
+        if not whole or sums[most] >= MOSTLY * whole:
+            return most
+        if self.coverage["this chip"] < MOSTLY:
+            return 0.0, "not measured for a third of its time and more"
+        for known in self.mixed:
+            if known.least_us <= 1e6 * self.device_seconds <= known.most_us:
+                return known.error, f"{known.functions} functions that were not fitted, of many kinds of kernels"
+        return 0.0, "not measured for steps of many kinds of this length"
 
     def by_bound(self) -> dict[str, float]:
         """Seconds by what bounds them, the most first."""
@@ -316,6 +344,7 @@ class StepTime:
             Field("flops", "count", "on the matrix unit", of=lambda row: row.flops, below=True, total=True),
             Field("line", of=lambda row: place_text(row.source), width=13, tail=True, facet=True),
             Field("error seen", "percent", error, of=lambda row: row.error or None, below=True),
+            Field("seen on", of=lambda row: row.seen, shown=False),
             Field("beside", "seconds", beside, of=lambda row: row.beside or None, shown=False),
             Field("note", of=lambda row: row.note, below=True),
             Field("why not", of=lambda row: row.unpriced, shown=False),
@@ -339,6 +368,8 @@ class StepTime:
         covered = [f"{percent_text(share)} {place}" for place, share in self.coverage.items() if share]
         if covered:
             lines.append(f"of its time, kinds measured on: {', '.join(covered)}")
+            error, of = self.seen
+            lines.append(f"error: {percent_text(error)}, seen on {of}" if error else f"error: {of}")
         bounds = [f"{name} {seconds_text(seconds)}" for name, seconds in self.by_bound().items() if seconds]
         lines.append(f"bound by {', '.join(bounds)}" if bounds else "nothing in it takes time")
         return lines
