@@ -121,6 +121,10 @@ the columns called *measured* hold times of real chips: one TPU v4 and one TPU v
   so. What runs beside other work (a transfer, streamed weights: the row `arguments`) passes its bytes in `.beside`.
 * One exception: arguments that an earlier step may have left near the core, `.resident` bytes. Single operations were
   measured so, in loops over one array; a first call reads them as well. What is larger than that memory never counts.
+  A TPU's compiler brings the largest argument of a product there between calls (a *cross-program prefetch*), where a
+  profiler's time of the device does not see it: a step of few rows can seem to read less than its weights. `.brought`
+  and a line beside the step say which argument that is, how much, and how long HBM takes (`.brought_seconds`); calls in
+  a row wait for it where the step is shorter.
 * More bytes, more flops or lower rates never make a step quicker, as long as the compiler goes the same way. Real chips
   are quicker for more where it goes another: where a dim of 1 or an array of one tile grows, where the order of dims
   in memory changes, for reshapes of more rows, where operands of a concatenation meet on a tile's edge.

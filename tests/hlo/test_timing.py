@@ -472,8 +472,38 @@ def test_a_transfer_stalls_only_where_nothing_runs_beside_it(chip):
 
 def test_a_transfer_of_a_prefetch_between_programs_is_free():
     start = START + ", cross_program_prefetch_index=0"
-    _, rows = by_name(module(PARAMETER, start, DONE, f"ROOT %r = {NEAR} tanh(%d)"))
+    step, rows = by_name(module(PARAMETER, start, DONE, f"ROOT %r = {NEAR} tanh(%d)"))
     assert rows["d"].seconds == 0
+    assert step.brought == (("a", 1024 * 1024 * 4),)
+
+
+@pytest.mark.parametrize(("rows", "waits"), [(32, True), (4096, False)])
+def test_a_step_says_what_is_brought_before_it(rows, waits):
+    """The weights of two products, from source: in no row's bytes, as in no profile."""
+    x, w, h = f"tensor<{rows}x2048xbf16>", "tensor<2048x8192xbf16>", f"tensor<{rows}x8192xbf16>"
+    text = f"""func.func @main(%x: {x}, %w: {w} loc("weights")) -> {x} {{
+      %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : ({x}, {w}) -> {h}
+      %1 = stablehlo.tanh %0 : {h}
+      %2 = stablehlo.dot_general %1, %w, contracting_dims = [1] x [1] : ({h}, {w}) -> {x}
+      return %2 : {x}
+    }}"""
+    step = estimate(load(text), "tpu-v6e")
+    assert step.brought == (("weights", 2048 * 8192 * 2),)
+    assert step.brought_seconds == 2048 * 8192 * 2 / target("tpu-v6e").memory("hbm").bytes_per_second
+    assert (step.bytes < 2048 * 8192 * 2) == waits
+    lines = step.lines()
+    assert "before it 32.0 MiB of weights are brought near the core, not among its bytes:" in lines
+    assert any("so calls in a row wait for it" in line for line in lines) == waits
+    assert (step.to_json()["brought"], step.to_json()["brought_seconds"]) == (step.brought, step.brought_seconds)
+    assert "32.0 MiB of weights before it" in step.to_html()
+
+
+def test_what_no_kernel_finds_near_the_core_is_not_brought():
+    step = estimate(load(measured_times._module("exponential", 16, 4096, 4096)), "tpu-v6e")
+    assert (step.brought, step.brought_seconds) == ((), 0)
+    alone = estimate(load(measured_times._product(1, 32, 2048, 8192, False)), "tpu-v6e")
+    assert alone.brought == (("its arguments", alone.rows[0].resident),)
+    assert alone.rows[0].resident >= 2 * 2048 * 8192
 
 
 def test_transfers_queue_for_one_memory():

@@ -67,15 +67,16 @@ def estimate(program: Program, target: Target | str, assume: Mapping[str, float]
 def estimate_placed(context: Context, chip: Chip) -> StepTime:
     """The estimate of a program that has been put under its target."""
     program = context.program
-    notes = [chip.note, *program.notes]
+    notes, brought = [chip.note, *program.notes], dict[str, float]()
     predicted = program.kind == "stablehlo"
     alone = _price_alone(chip, program, context) if predicted else None
     if alone is not None:
-        rows, seconds = [alone], alone.seconds
+        rows, seconds, brought = [alone], alone.seconds, {"its arguments": alone.resident / MEGA}
     elif predicted:
         fusing = Fusing(chip, context, program.entry)
         us, rows = fusing.price(), fusing.rows
         notes += fusing.pallas.notes
+        brought = {name: fusing.tiles[name].megabytes for name in {fusing.prefetched} - {""}}
         timed_ones = [k for k, row in enumerate(rows) if not row.unpriced and row.op != "copy"]
         if len(timed_ones) == 1 and all(row.runs <= 1 for row in rows):  # a lone kernel has nothing to start beside
             more = max(0.0, chip["alone"]["launch_us"] + chip["alone"]["hbm_us"] - chip.kernel["near_launch_us"])
@@ -84,7 +85,7 @@ def estimate_placed(context: Context, chip: Chip) -> StepTime:
     else:
         schedule = Schedule(context, chip)
         schedule.run(program.entry, 1)
-        rows, seconds = schedule.rows, schedule.now / 1e6
+        rows, seconds, brought = schedule.rows, schedule.now / 1e6, schedule.brought
         notes += schedule.kernels.notes
         if program.attributes.get("is_scheduled") != "true":
             notes.append("the module has no schedule: its operations are taken in the order of the text")
@@ -99,11 +100,15 @@ def estimate_placed(context: Context, chip: Chip) -> StepTime:
         )
     if rest := rest_of_transfers(chip, rows, seconds):
         rows, seconds = [*rows, rest], seconds + rest.seconds
+    if not any(row.resident for row in rows):
+        brought = {}
+    named = {op.name: op.op_name or op.name for op in program.entry.operations}
     step = StepTime(
         *(program.name, chip.name, seconds, chip.kernel["call_us"] / 1e6, tuple(rows), predicted),
         matrix_peak=chip.matrix_peaks.get("bf16", 0.0),
         hbm_peak=chip.hbm_peak,
         notes=tuple(notes),
+        brought=tuple((named.get(name, name), round(megabytes * MEGA)) for name, megabytes in brought.items()),
         mixed=tuple(chip.machine.errors[kind] for kind in ("mixed", "all") if kind in chip.machine.errors),
     )
     if step.priced == 1:

@@ -84,7 +84,8 @@ class Schedule:
         # when the host's link, each way, and the network between slices carry what was waited for
         self.busy = defaultdict[str, list[tuple[float, float]]](list)
         self.meetings: dict[str, str] = {}  # what a ``recv`` calls the exchange that its ``send`` begins
-        self.prefetched = set[str]()  # starts of transfers that happened before the program
+        self.prefetched: dict[str, str] = {}  # start of a transfer that happened before the program -> its argument
+        self.brought: dict[str, float] = {}  # argument -> megabytes that such transfers have brought
         self.counted = self.depth = 0
         self.place = "", 1  # the computation that runs and how often it does in all
         self.arrays = cache(lambda shape: [*map(Tiles.of, context.layouts(shape))])  # each text is read once
@@ -204,7 +205,7 @@ class Schedule:
     def _start(self, op: Operation) -> None:
         """A transfer begins when HBM is free; prefetches between programs have happened already."""
         if "cross_program_prefetch_index" in op.attributes:
-            self.prefetched.add(op.name)
+            self.prefetched[op.name] = op.operands[0] if op.operands else op.name
             return
         given, sliced = self._tiles([op.shape])[:2], op.opcode == "slice-start"
         moved = given[1:] if sliced else given if op.opcode == "copy-start" else self._tiles(op.operand_shapes)[:2]
@@ -250,6 +251,8 @@ class Schedule:
         """The wait for what was started."""
         start = start or (op.operands[0] if op.operands else "")
         given, begun = fsum(tiles.megabytes for tiles in self._tiles([op.shape])), self.begun.get(start)
+        if start in self.prefetched:
+            self.brought[self.prefetched[start]] = given
         if begun is None:
             return Run(0.0, "latency", resident=given if start in self.prefetched else 0.0, lane="dma")
         ends = self._carried(begun) if begun.way else begun.ends

@@ -136,6 +136,8 @@ class StepTime:
     ``rows``            the operations, in the order they begin
     ``predicted``       the program was StableHLO: fusions and layouts are predictions
     ``notes``           what the reader must know: loops of unknown length, chips without measurements
+    ``brought``         arguments that are brought near the core before it, between calls, and their bytes: these are
+                        in no row, as in no profile
     ``mixed``           how far off whole functions of the chip were: those of many kinds of kernels, then all
     ==================  ========================================================================================
     """
@@ -149,12 +151,18 @@ class StepTime:
     matrix_peak: float = 0.0
     hbm_peak: float = 0.0
     notes: tuple[str, ...] = field(default=())
+    brought: tuple[tuple[str, int], ...] = ()
     mixed: tuple[SeenError, ...] = ()
 
     @property
     def seconds(self) -> float:
         """The device and the call together: one call, waited for."""
         return self.device_seconds + self.call_seconds
+
+    @property
+    def brought_seconds(self) -> float:
+        """How long HBM takes at its peak for what is ``brought``: calls in a row are no quicker than that."""
+        return sum(size for _, size in self.brought) / self.hbm_peak if self.hbm_peak else 0.0
 
     @property
     def exposed_seconds(self) -> float:
@@ -261,7 +269,7 @@ class StepTime:
         kind = "modelled, from predicted fusions and layouts" if self.predicted else "modelled, from the dump"
         head = {"schema": SCHEMA, "schema_version": 3, "tilewright": __version__}
         shown = [name for name, value in vars(StepTime).items() if isinstance(value, property)]
-        figures = {name: getattr(self, name) for name in ("device_seconds", "call_seconds", *shown)}
+        figures = {name: getattr(self, name) for name in ("device_seconds", "call_seconds", "brought", *shown)}
         rows = [{name: value for name, value in to_builtins(row).items() if name != "also"} for row in self.rows]
         parts = {"by_bound": self.by_bound(), "notes": list(self.notes), "rows": rows}
         return {**head, "program": self.program, "target": self.target, "kind": kind, **figures, **parts}
@@ -357,6 +365,10 @@ class StepTime:
         lines = [f"{self.program} on {self.target}: {seconds_text(self.device_seconds)} a step ({kind})"]
         if self.call_seconds:
             lines.append(f"beside it {seconds_text(self.call_seconds)} for the call itself")
+        for name, size in self.brought:
+            lines.append(f"before it {bytes_text(size)} of {name} are brought near the core, not among its bytes:")
+            waits = "longer than the step, so calls in a row wait for it" * (self.brought_seconds > self.device_seconds)
+            lines.append(f"  {seconds_text(self.brought_seconds)} at HBM's peak, {waits or 'less than the step takes'}")
         matrix, hbm = percent_text(self.matrix_utilisation), percent_text(self.hbm_utilisation)
         work = f"{count_text(self.flops)} flops, {bytes_text(self.bytes)} through HBM"
         lines.append(f"matrix unit {matrix} of its peak, HBM {hbm}: {work}")
@@ -418,10 +430,11 @@ class StepTime:
         priced = "every operation has a time" if self.priced == 1 else f"{shares}: a lower bound"
         waited = f"of {seconds_text(self.exchange_seconds)} of exchanges"
         call = f"{seconds_text(self.call_seconds)} beside it for the call"
+        before = [f"{bytes_text(size)} of {name} before it" for name, size in self.brought]
         return [
             Card("step", seconds_text(self.device_seconds), call),
             Card("matrix unit", percent_text(self.matrix_utilisation), f"{count_text(self.flops, compact=True)} flops"),
-            Card("HBM", percent_text(self.hbm_utilisation), bytes_text(self.bytes)),
+            Card("HBM", percent_text(self.hbm_utilisation), ", ".join([bytes_text(self.bytes), *before])),
             *([Card("exposed", seconds_text(self.exposed_seconds), waited)] if self.exchange_seconds else []),
             Card("priced", percent_text(self.priced), priced, "plain" if self.priced == 1 else "warn"),
         ]
