@@ -377,7 +377,10 @@ def outwards(ends: Sequence[float]) -> tuple[float, float]:
 
 def errors_text(errors: Mapping[str, SeenError]) -> str:
     """``[errors]`` as TOML."""
-    rows = (f'"{k}" = [{e.error:g}, {e.functions}, {e.least_us:g}, {e.most_us:g}]' for k, e in sorted(errors.items()))
+    rows = []
+    for kind, seen in sorted(errors.items()):
+        cells = ", ".join(f"{name} = {value:g}" for name, value in vars(seen).items())
+        rows.append(f'"{kind}" = {{ {cells} }}')
     return "\n".join(["[errors]", f'source = "{SOURCE}"', *rows]) + "\n"
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.conftest import ROOT, VECTORS
 from tilewright.errors import UsageError
-from tilewright.hlo import estimate, load
+from tilewright.hlo import estimate, load, what_if
 from tilewright.hlo.timing.chip import FEW, seen_error
 from tilewright.targets import SeenError, target
 from tilewright.targets.chips import parse_target
@@ -165,9 +165,26 @@ def test_a_step_says_what_its_error_rests_on():
     assert step("i8", **{"all": few, "product s8": few}).seen[0] == 0.4
 
 
+def test_errors_of_other_constants_are_not_claimed():
+    program, chip = load(LAYERS.replace("TYPE", "bf16")), target("tpu-v6e")
+    slower = estimate(program, what_if(chip, {"kernel.launch_us": 5.0}))
+    assert (*slower.seen, slower.coverage["this chip"]) == (0, "not measured", 0)
+    refitted = estimate(program, what_if(chip, {"scale.hbm": 1.1}, "your 8 rows of rows.csv"))
+    assert refitted.seen == (0, "not known: refitted on your 8 rows of rows.csv")
+    assert refitted.coverage["this chip"] > 0.9
+
+
 def test_errors_in_a_file_are_checked():
     text = (time_rows.TARGETS / "data" / "tpu-v6e.toml").read_text()
-    good = re.search(r'"product bf16" = (\[.*\])', text)
-    for wrong in ("[0.1, 3, 5.0]", "[0.1, 3.5, 1.0, 2.0]", "[-0.1, 3, 1.0, 2.0]", "[0.1, 3, 2.0, 1.0]", '"0.1"'):
-        with pytest.raises(UsageError, match=r"product bf16 = .* is no error, count and range"):
-            parse_target(text.replace(good[1], wrong))
+    row = re.search(r'"product bf16" = (.*)', text)[1]
+    assert parse_target(text).errors == target("tpu-v6e").errors
+    for old, new, said in (
+        ("functions = ", "functions = 0.5 ", "not TOML"),
+        ("functions = ", "function = ", "unknown key 'function'; did you mean functions"),
+        ("error = ", "error = -", "error = -0.*at least 0"),
+        ("error = ", "error = '' #", "not TOML"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            parse_target(text.replace(row, row.replace(old, new)))
+    with pytest.raises(UsageError, match="errors, product bf16"):
+        parse_target(text.replace(row, "0.5"))

@@ -105,9 +105,11 @@ class Chip:
     def claim(self, kind: str, bound: str, us: float) -> Claim:
         """What is known of a kernel of this kind (``product bf16``) and bound, one run of which takes ``us``."""
         known, of = seen_error(self.machine.errors, kind, bound, us)
-        if known is not None:
-            return Claim("this chip", known.error, of if known.error else "refitted on your own rows")
-        return Claim("nowhere" if seen_error(self.elsewhere, kind, bound, us)[0] is None else "another chip", of=of)
+        if known is None:
+            return Claim("another chip" if seen_error(self.elsewhere, kind, bound, us)[0] else "nowhere", of=of)
+        if self.kernel.fitted_on.startswith("your "):
+            return Claim("this chip", of=f"not known: refitted on {self.kernel.fitted_on}")
+        return Claim("this chip", known.error, of)
 
     def claim_alone(self, section: str, types: frozenset[str], bound: str, sizes: Mapping[str, float]) -> Claim:
         """The same of an operation that is alone in a program, of a section of its kind."""
@@ -267,7 +269,7 @@ def what_if(machine: Target, changes: Mapping[str, float], fitted_on: str = "") 
     time = {name: TimeConstants(MappingProxyType(values)) for name, values in tables.items()}
     if fitted_on:
         time = {name: replace(new, fitted_on=fitted_on, seen=known[name].seen) for name, new in time.items()}
-    errors = {kind: SeenError(0.0, *seen[1:]) for kind, seen in machine.errors.items()} if fitted_on else {}
+    errors = machine.errors if fitted_on else {}
     return replace(machine, memories=memories, matrix=matrix, links=links, time=MappingProxyType(time), errors=errors)
 
 

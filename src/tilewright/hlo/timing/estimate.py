@@ -100,15 +100,13 @@ def estimate_placed(context: Context, chip: Chip) -> StepTime:
         )
     if rest := rest_of_transfers(chip, rows, seconds):
         rows, seconds = [*rows, rest], seconds + rest.seconds
-    if not any(row.resident for row in rows):
-        brought = {}
     named = {op.name: op.op_name or op.name for op in program.entry.operations}
     step = StepTime(
         *(program.name, chip.name, seconds, chip.kernel["call_us"] / 1e6, tuple(rows), predicted),
         matrix_peak=chip.matrix_peaks.get("bf16", 0.0),
         hbm_peak=chip.hbm_peak,
         notes=tuple(notes),
-        brought=tuple((named.get(name, name), round(megabytes * MEGA)) for name, megabytes in brought.items()),
+        brought=tuple((named.get(name, name), round(MEGA * size)) for name, size in brought.items() if size),
         mixed=tuple(chip.machine.errors[kind] for kind in ("mixed", "all") if kind in chip.machine.errors),
     )
     if step.priced == 1:

@@ -82,10 +82,9 @@ def run_of(chip: Chip, kind: str, asked: Asked, later_us: float = 0.0, resident:
     if work.rotations and bound == "vector" and kind in ("copy", "transpose", "reshape"):
         bound = "relayout"
     run = Run(us, bound, asked.far, work.products, resident, lane="matrix" if work.matrix_us else "vector")
-    rows = work.rows or work.elements or work.sparse_us
-    run.kind = "product" if work.products else "gather" if rows else "sort" if kind in SORTS else "elementwise"
-    if run.kind == "elementwise" and work.summed:
-        run.kind = "reduction"
+    kinds = {"product": work.products, "gather": work.rows or work.elements or work.sparse_us}
+    kinds |= {"sort": kind in SORTS, "reduction": work.summed, "elementwise": True}
+    run.kind = next(name for name, holds in kinds.items() if holds)
     return run
 
 
@@ -111,13 +110,10 @@ def timed(chip: Chip, op: Operation, run: Run, source: str = "", start: float = 
         seconds, bound = least[slowest], slowest
         notes.append(_AT_PEAK[slowest])
     kind = "transfer" if run.lane == "dma" else f"{run.kind} {type_of(op)}".strip() if run.kind else ""
-    if run.kind == "alone":
+    claim = Claim() if notes else chip.claim(kind, bound, 1e6 * (beside or seconds / runs))
+    if run.kind == "alone" and not notes:  # raised to a peak, it is under another law than what was measured
         sizes = {"megabytes": run.megabytes + run.resident, "flops": float(flops / runs), "depth": float(run.depth)}
         claim = chip.claim_alone(run.section, types_of(op), bound, sizes)
-    else:
-        claim = chip.claim(kind, bound, 1e6 * (beside or seconds / runs))
-    if notes:
-        claim = Claim()  # another law than what was measured
     notes += [run.notes] if run.notes else [NOT_MEASURED] if claim.place != "this chip" else []
     if resident:
         notes.append(f"{bytes_text(round(resident * MEGA))} of its arguments may lie in vector memory already")

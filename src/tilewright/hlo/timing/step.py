@@ -235,11 +235,11 @@ class StepTime:
         """How far off such steps were, as a share (0: not known), and what that was seen on: functions that are mostly
         of the kind that two thirds of it are of, else functions of many kinds.
         """
-        sums: dict[tuple[float, str], float] = {}
+        sums = defaultdict[tuple[float, str], float](float)
         for row in self.rows:
-            sums[row.error, row.seen] = sums.get((row.error, row.seen), 0.0) + row.seconds
-        most, whole = max(sums, key=lambda claim: sums[claim], default=(0.0, "")), sum(sums.values())
-        if not whole or sums[most] >= MOSTLY * whole:
+            sums[row.error, row.seen] += row.seconds
+        most = max(sums, key=lambda claim: sums[claim], default=(0.0, ""))
+        if sums[most] >= MOSTLY * sum(sums.values()):
             return most
         if self.coverage["this chip"] < MOSTLY:
             return 0.0, "not measured for a third of its time and more"
