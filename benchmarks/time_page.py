@@ -273,9 +273,10 @@ says anything of keeps its value. Take at least three rows for each constant, ov
 ## What is not calibrated
 
 * Types other than bf16 in single operations, and sizes that nobody measured; batched products bound by the matrix
-  unit; gathers and scatters (an assumed time a row); the vector unit's work in fusions, which is counted at the
-  published clock; collectives (published link rates); SparseCore work (its bytes through HBM). Their rows say
-  `calibrated: false` and *not measured there*.
+  unit; kernels of programs of kinds, types and lengths that no timed function holds, of which most are those of a few
+  microseconds; collectives (published link rates); SparseCore work (its bytes through HBM). Their rows say
+  `calibrated: false` and *not measured there*. Gathers and scatters (an assumed time a row) were timed in a few
+  functions, and were far off.
 * Sorts, FFTs, infeeds, most custom calls and work on the host have no time: their rows say why.
 * A loop of unknown length counts as one trip, and a note says so.
 * Everything was measured on one chip running one program at a time.
