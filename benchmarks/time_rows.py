@@ -355,7 +355,8 @@ def seen_errors(results: Sequence[Result], chip: str) -> dict[str, SeenError]:
         if name in WHOLE:
             ends = [1e3 * each.modelled for each in some]
         elif len(some) >= FEW:
-            ends = [size for each in some for part in each.mostly for size in (part.least, part.most)]
+            parts = (part for each in some for part in each.mostly)
+            ends = [end for p in parts if name in (p.kind, f"{p.kind} {p.bound}") for end in (p.least, p.most)]
         else:
             ends = sizes.get(name, [])
         if ends:
