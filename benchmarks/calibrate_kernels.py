@@ -43,7 +43,7 @@ from tilewright.hlo.timing.row import NOT_HIDDEN, Run
 from tilewright.hlo.timing.scheduled import Schedule
 from tilewright.hlo.timing.work import COMMON, FIRST_WINDOW, HBM, NEAR, SCALAR_MB, Work
 from tilewright.targets import TimeConstants, target
-from tilewright.targets.chips import TIME, Seen, common_time
+from tilewright.targets.chips import TIME, common_time
 
 SHARED = {
     "narrow_ops": (0.64, 0.4),
@@ -66,8 +66,6 @@ OWN |= {"hbm": (0.9, 0.05)}
 CLASSES = ("narrow_ops", "convert_ops", "repeat_ops", "cut_ops", "move_ops", "sum_ops", "transcendental_ops")
 COLUMNS = ("runs", "matrix", "far", "again", "near", "common", "plain", *CLASSES, "special", "turned", "rows")
 COLUMNS += ("elements", "windows", "scalar", "link", "apart", "least")
-SEEN = Seen(("bf16", "f32", "pred", "s32", "u32"), ("hbm", "latency", "matrix", "relayout", "vector", "vmem"), {})
-"""What the timed functions hold: the types of their arrays, and what bounds their kernels."""
 MODELS = 2.0
 """Weight of a whole model against one function, which it has dozens of."""
 FEW = {"tpu-v5e"}
@@ -294,15 +292,12 @@ SOURCES = {
 }
 
 
-def write_chip(chip: str, values: Mapping[str, float], errors: np.ndarray, fitted: int, largest: float) -> None:
-    """Put ``[time.kernel]`` into the chip's file; ``errors``: of the functions held back; ``largest``: megabytes."""
-    on = f"{fitted} whole functions; the error is of {len(errors)} others"
+def write_chip(chip: str, values: Mapping[str, float], fitted: int) -> None:
+    """Put ``[time.kernel]`` into the chip's file. How far off it is then, ``[errors]`` says (time_rows.py)."""
+    on = f"{fitted} whole functions"
     own = tomllib.loads(file_of(chip).read_text())["time"]["kernel"]
-    plain = {
-        name: float(f"{values[name]:.4g}") for name, old in own.items() if isinstance(old, float) and name != "error"
-    }
-    seen = replace(SEEN, ranges={"megabytes": (0.0, largest)})
-    constants = TimeConstants(MappingProxyType(plain), on, float(f"{np.mean(errors):.3g}"), seen)
+    plain = {name: float(f"{values[name]:.4g}") for name, old in own.items() if isinstance(old, float)}
+    constants = TimeConstants(MappingProxyType(plain), on)
     write(file_of(chip), {"kernel": section_text("kernel", constants, f"{_FITTED}: {on}", SOURCES)})
 
 
@@ -340,10 +335,7 @@ def main() -> None:
         write_common(dict(zip(fit.names, half)))
         for chip in sorted({*fit.chips} - FEW):
             of_chip = np.array([row.chip == chip for row in rows])
-            largest = max(float(row.kernels[:, COLUMNS.index("far")].max()) for row in rows if row.chip == chip)
-            write_chip(
-                chip, fit.constants(chip, half), np.abs(errors[held & of_chip]), int(np.sum(of_chip & ~held)), largest
-            )
+            write_chip(chip, fit.constants(chip, half), int(np.sum(of_chip & ~held)))
 
 
 if __name__ == "__main__":

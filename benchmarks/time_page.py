@@ -111,13 +111,20 @@ the columns called *measured* hold times of real chips: one TPU v4 and one TPU v
 * A step's `.bytes` pass through HBM, padding included. What a report calls *moved* is another thing: bytes read and
   written for layout's sake.
 * `.calibrated` of a row: operations of its kind, type, size and bound were measured on this chip. `.error`: how far off
-  they were seen; it is claimed for nothing else, and `.note` says of all others *not measured there*. Trust differences
-  between two versions of one program before absolute times.
+  they were seen, and `.seen` on what: on how many functions that no constant was fitted on and that are mostly of its
+  `.kind` (*product bf16*) and bound, else of its kind, else of all kinds. A kernel that takes longer or shorter than
+  theirs is *not measured in this range*; an error is claimed for nothing else, and `.note` says *not measured there*.
+  The step's own `.seen` is the error and the functions of the kind that two thirds of its time are of, else of
+  functions of many kinds. Trust differences between two versions of one program before absolute times.
 * No row is below its `.bytes` at HBM's published peak, nor below its `.flops` at the peak of their type, and no step
   below the sum of either. A model that thinks otherwise is raised to the peak; then `.bound` names it and `.note` says
   so. What runs beside other work (a transfer, streamed weights: the row `arguments`) passes its bytes in `.beside`.
 * One exception: arguments that an earlier step may have left near the core, `.resident` bytes. Single operations were
   measured so, in loops over one array; a first call reads them as well. What is larger than that memory never counts.
+  A TPU's compiler brings the largest argument of a product there between calls (a *cross-program prefetch*), where a
+  profiler's time of the device does not see it: a step of few rows can seem to read less than its weights. `.brought`
+  and a line beside the step say which argument that is, how much, and how long HBM takes (`.brought_seconds`); calls in
+  a row wait for it where the step is shorter.
 * More bytes, more flops or lower rates never make a step quicker, as long as the compiler goes the same way. Real chips
   are quicker for more where it goes another: where a dim of 1 or an array of one tile grows, where the order of dims
   in memory changes, for reshapes of more rows, where operands of a concatenation meet on a tile's edge.
@@ -155,7 +162,7 @@ of time (libtpu 0.0.50; 0.0.48 or 0.0.52 where that has the measured peak of mem
 it is all rows of XLA's programs but 13, which cannot be lowered, and 1,038 of 1,186 Pallas kernels; most of the others
 are losses of v5p, which count here where they are lowered for both cores. Attention in chunks is the library's public
 one, of chunks of 512 by 1024. The constants are fitted on one half of the families of shapes, from modules and kernels;
-every figure here is of the other half.
+every figure here is of the other half. The passes of gpt2 above stand among them, without what their calls cost.
 `benchmarks/data/time_rows.csv` has each row; `./run python benchmarks/time_rows.py ROWS FOLDER --docs docs/time.md`
 makes it anew from the records and a folder of programs, and without them the tables and pictures from it.
 
@@ -205,7 +212,8 @@ The constants of `time.kernel` price the kernels of whole programs. They are fit
 `benchmarks/calibrate_kernels.py` on functions of a public kernel library that were timed on v5p, v6e and 7x (Tokamax's
 tuning records, rows of XLA's programs; modules made ahead of time by libtpu 0.0.50) and on gpt2; families of shapes are
 either fitted or held back. *error*: mean over the programs of that chip that were held back, from their modules or
-from source, whichever is larger; those are included that another version of the compiler made when they were timed.
+from source, whichever is larger; those are included that another version of the compiler made when they were timed. By
+kind of kernel it stands in [the table above](#whole-functions-of-a-kernel-library) and in `[errors]` of a chip's file.
 
 {kernel}
 
@@ -213,7 +221,8 @@ from source, whichever is larger; those are included that another version of the
 
 {others} take the constants of the measured chip most like them, scaled by published peaks: rates of HBM
 by its bandwidth, the units' work by the matrix peak and the clock in it; latencies and the cost of a call stay as they
-are. Nothing of it was measured there: their rows are not `.calibrated`, have no `.error`, and a note says so. Of 7x
+are. Nothing of it was fitted there, and a note says so; their rows are not `.calibrated` and have no `.error` but where
+functions that were timed there say how far off they are (v5e). Of 7x
 public times of square bf16 products on one device are at hand (128 to 32768): those of 8192 and 16384 are met within
 5 %, all within 30 %, the small ones too quick. Nobody has measured 8t and 8i in public, and no public compiler knows
 them; a first note says that.
@@ -272,8 +281,9 @@ says anything of keeps its value. Take at least three rows for each constant, ov
 ## What is not calibrated
 
 * Types other than bf16 in single operations, and sizes that nobody measured; batched products bound by the matrix
-  unit; gathers and scatters but for the few above; collectives (published link rates); SparseCores but for v6e's
-  gathers. Their rows say `calibrated: false` and *not measured there*.
+  unit; kernels of programs of kinds, types and lengths that no timed function holds, of which most are those of a few
+  microseconds; collectives (published link rates); SparseCores but for v6e's gathers. Their rows say
+  `calibrated: false` and *not measured there*. Gathers and scatters were timed in a few functions.
 * Infeeds, most custom calls and work on the host have no time: their rows say why.
 * A loop of unknown length counts as one trip, and a note says so.
 * Everything was measured on one chip running one program at a time.
@@ -516,7 +526,9 @@ def _constants() -> str:
 def _kernel() -> str:
     chips = [chip for chip in target_names() if "kernel" in target(chip).time]
     kernels = [target(chip).time["kernel"] for chip in chips]
-    rows = [("error %", "of the programs held back", *(f"{100 * kernel.error:.1f}" for kernel in kernels))]
+    rows = [
+        ("error %", "of the programs held back", *(f"{100 * target(chip).errors['all'].error:.1f}" for chip in chips))
+    ]
     for name in kernels[0].values:
         source = target(chips[0]).sources[f"time.kernel.{name}"]
         rows.append((f"`{name}`", source, *(f"{kernel[name]:g}" for kernel in kernels)))

@@ -4,9 +4,10 @@
 
 ROWS holds a JSON object a line (``id``, ``chip``, ``op``, ``ms``: the profiler's device time; ``peak_mb``); the folders
 ``ID.mlir`` (StableHLO), ``ID.hlo`` (the module that a TPU compiler made ahead of time) and ``ID.mem.json`` of what is
-to be priced. The results stand in ``benchmarks/data/time_rows.csv``. Without ROWS the page and the pictures are made of
-the results that stand there. ``--write`` states the errors in the files of the chips. With ``--pairs`` the advice of
-one kernel for an attention or a loss is held to the pairs that were timed: the function as XLA makes it, and the
+to be priced; beside them stand the passes of gpt2 that are in the repository. The results stand in
+``benchmarks/data/time_rows.csv``. Without ROWS the page and the pictures are made of the results that stand there.
+``--write`` states the errors in the files of the chips, by kind of kernel (``[errors]``). With ``--pairs`` the advice
+of one kernel for an attention or a loss is held to the pairs that were timed: the function as XLA makes it, and the
 quickest kernel of the same arguments.
 """
 
@@ -18,40 +19,68 @@ import gzip
 import hashlib
 import json
 import re
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from math import log, log10
 from pathlib import Path
 from statistics import mean, median
-from typing import Any
+from typing import Any, NamedTuple
+
+import measured_times
 
 from tilewright.errors import TilewrightError
-from tilewright.hlo import estimate, load, suggest
+from tilewright.hlo import StepTime, TimeRow, estimate, load, suggest
+from tilewright.hlo.timing.chip import FEW
+from tilewright.hlo.timing.step import MOSTLY
 from tilewright.render.drawing import Drawing
+from tilewright.targets import SeenError, target
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "data" / "time_rows.csv"
 TARGETS = ROOT / "src" / "tilewright" / "targets"
 PICTURES = ROOT / "docs" / "pictures"
-CHIPS = ("tpu-v5e", "tpu-v5p", "tpu-v6e", "tpu-7x")
+DRAWN = ("tpu-v5e", "tpu-v5p", "tpu-v6e", "tpu-7x")
+CHIPS = ("tpu-v4", *DRAWN)
 SIDES = {"source": "mlir", "dump": "hlo"}
 ALIKE = 0.02
 """How far the peak of memory of a module may be from that of what was timed."""
+PART = 0.1
+"""Share of a function's time from which kernels are worth a word."""
+OTHER = "other"
+"""What is of no kind that can be claimed: exchanges between chips, work of other cores."""
+WHOLE = ("all", "mixed", "pallas")
+"""Errors whose ranges are of whole functions."""
 WORST = 10
 BEGIN, END = "<!-- rows: benchmarks/time_rows.py -->", "<!-- end of rows -->"
 
 
+class Part(NamedTuple):
+    """Kernels of one kind and bound: their share of a function's time, microseconds of one run of its longest ones."""
+
+    kind: str
+    bound: str
+    share: float
+    least: float
+    most: float
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.bound} {self.share:.3f} {self.least:.4g} {self.most:.4g}"
+
+
 @dataclass(frozen=True)
 class Result:
-    """One function: milliseconds as modelled, those over the measured, whether it was compiled as what was timed."""
+    """One function: milliseconds as modelled, those over the measured, whether it was compiled as what was timed, and
+    the kernels that take most of its time.
+    """
 
     name: str
     side: str
     modelled: float
     ratio: float
     alike: bool
+    parts: tuple[Part, ...] = ()
 
     @property
     def chip(self) -> str:
@@ -77,6 +106,14 @@ class Result:
         return 100 * abs(self.ratio - 1)
 
     @property
+    def mostly(self) -> list[Part]:
+        """The parts of the one kind that most of its time is of, the largest first; none where it has many kinds."""
+        shares: Counter[str] = Counter()
+        for part in self.parts:
+            shares[part.kind] += part.share  # type: ignore[assignment]
+        return [part for part in self.parts if shares[part.kind] >= MOSTLY]
+
+    @property
     def off(self) -> float:
         return abs(log(max(self.ratio, 1e-3)))
 
@@ -85,11 +122,26 @@ def priced(item: tuple[str, str, str, float, bool]) -> Result | str:
     """A function's result, or why it has none."""
     name, side, path, measured, alike = item
     try:
-        step = estimate(load(Path(path).read_text()), f"tpu-{name.partition('.')[0]}")
+        step = estimate(load(path if "\n" in path else Path(path).read_text()), f"tpu-{name.partition('.')[0]}")
     except TilewrightError as error:
         return f"{name} from {side}: {error}"
     milliseconds, possible = 1e3 * step.device_seconds, 1e3 * step.bytes <= measured * step.hbm_peak
-    return Result(name, side, milliseconds, milliseconds / measured, alike and (possible or side == "source"))
+    alike = alike and (possible or side == "source")
+    return Result(name, side, milliseconds, milliseconds / measured, alike, tuple(parts_of(step)))
+
+
+def parts_of(step: StepTime) -> Iterator[Part]:
+    """What a step is made of, without what takes less than a tenth of it, the largest first."""
+    groups, whole = defaultdict[tuple[str, str], list[TimeRow]](list), sum(row.seconds for row in step.rows)
+    for row in step.rows:
+        if row.seconds:
+            groups[row.kind or OTHER, row.bound].append(row)
+    for (kind, bound), rows in sorted(groups.items(), key=lambda item: -sum(row.seconds for row in item[1])):
+        share = sum(row.seconds for row in rows) / whole
+        least = min(PART * whole, max(row.seconds for row in rows))
+        times = [1e6 * (row.beside or row.seconds / row.runs) for row in rows if row.seconds >= least]
+        if share >= PART:
+            yield Part(kind, bound, share, min(times), max(times))
 
 
 def computed(rows: Path, folders: Sequence[Path]) -> list[Result]:
@@ -106,6 +158,12 @@ def computed(rows: Path, folders: Sequence[Path]) -> list[Result]:
                     alike = before[line["id"], side].alike
                 if path is not None and line["ms"]:
                     items.append((line["id"], side, str(path), line["ms"], alike))
+    for point in measured_times.gpt2():
+        name = f"{point.chip[4:]}.gpt2.{point.sequence}.{point.batch}"
+        call = target(point.chip).time["kernel"]["call_us"]
+        for side, text in (("source", point.stablehlo), ("dump", point.dump)):
+            if text:
+                items.append((name, side, text, point.milliseconds - call / 1e3, False))
     with ProcessPoolExecutor() as pool:
         found = list(pool.map(priced, items, chunksize=4))
     for each in found:
@@ -120,18 +178,28 @@ def written(results: Sequence[Result]) -> None:
     """Put the results into the file that tests and pages read."""
     with RESULTS.open("w", newline="") as file:
         table = csv.writer(file, lineterminator="\n")
-        table.writerow(("id", "side", "modelled_ms", "over_measured", "alike"))
+        table.writerow(("id", "side", "modelled_ms", "over_measured", "alike", "made_of"))
         for each in sorted(results, key=lambda each: (each.name, each.side)):
-            table.writerow((each.name, each.side, f"{each.modelled:.4g}", f"{each.ratio:.4g}", int(each.alike)))
+            times = (f"{each.modelled:.4g}", f"{each.ratio:.4g}", int(each.alike))
+            table.writerow((each.name, each.side, *times, "; ".join(map(str, each.parts))))
 
 
 def stored() -> list[Result]:
     """The results that stand in the repository."""
     with RESULTS.open() as lines:
         return [
-            Result(row["id"], row["side"], float(row["modelled_ms"]), float(row["over_measured"]), row["alike"] == "1")
+            Result(
+                *(row["id"], row["side"], float(row["modelled_ms"]), float(row["over_measured"]), row["alike"] == "1"),
+                tuple(map(part, filter(None, (row.get("made_of") or "").split("; ")))),
+            )
             for row in csv.DictReader(lines)
         ]
+
+
+def part(text: str) -> Part:
+    """A part from its text."""
+    kind, bound, *numbers = text.rsplit(" ", 4)
+    return Part(kind, bound, *map(float, numbers))
 
 
 def figures(results: Sequence[Result]) -> str:
@@ -176,11 +244,22 @@ def section(results: Sequence[Result]) -> str:
     """The part of docs/time.md between its two marks."""
     alike = {side: [r for r in held(results, side) if r.alike] for side in SIDES}
     said = {side: figures(some).replace(" | ", " / ") for side, some in alike.items()}
-    lines = [*kinds(results), "", PROSE.format(count=len(alike["source"]), **said)]
+    lines = [*kinds(results), "", *errors_table(results), "", PROSE.format(count=len(alike["source"]), **said)]
     for head, far in (("function", worst(results)), ("kernel", worst(results, kernels=True))):
         lines += ["", f"| {head} | modelled ms | over measured | why |", "|---|--:|--:|---|"]
         lines += [f"| `{r.name}` | {r.modelled:.3g} | {r.ratio:.2f} | {why(r)} |" for r in far]
-    return "\n".join([BEGIN, *lines, "", *(f"![{chip}](pictures/time-{chip}.svg)" for chip in CHIPS), END])
+    return "\n".join([BEGIN, *lines, "", *(f"![{chip}](pictures/time-{chip}.svg)" for chip in DRAWN), END])
+
+
+def errors_table(results: Sequence[Result]) -> Iterator[str]:
+    """What is claimed of kernels of programs: a line for each kind and bound that functions enough are mostly of."""
+    found = {chip: seen_errors(results, chip) for chip in CHIPS}
+    names = {name for errors in found.values() for name, seen in errors.items() if seen.functions >= FEW}
+    yield f"| mostly | {' | '.join(CHIPS)} |"
+    yield f"|---|{'--:|' * len(CHIPS)}"
+    for name in sorted(names):
+        cells = (each if (each := found[chip].get(name)) and each.functions >= FEW else None for chip in CHIPS)
+        yield f"| {name} | {' | '.join(f'{100 * e.error:.1f} ({e.functions})' if e else '' for e in cells)} |"
 
 
 def why(result: Result) -> str:
@@ -188,7 +267,13 @@ def why(result: Result) -> str:
     return next(text for pattern, text in WHY.items() if re.search(pattern, result.name))
 
 
-PROSE = """Of {count} of the rows not fitted the module that a compiler makes has the very peak of memory that was
+PROSE = """That table is what a row's `.error` is read from: the mean error in per cent and, in brackets, the number of
+functions that were not fitted and are mostly of that kind (two thirds of their modelled time and more: kind of kernel,
+its narrowest element type, what bounds it), from source or from modules, whichever is further off. Kinds of fewer than
+six functions have the error of all, or their own where that is larger; `mixed` and `all` are what a step is told that
+is of no one kind, `pallas` what Pallas kernels are.
+
+Of {count} of the rows not fitted the module that a compiler makes has the very peak of memory that was
 measured, and passes no more bytes than HBM can in the measured time, so it may be the module that was timed. From
 source they are off by {source} % (mean / median / worst), from their dumps by {dump} %. Of the others some were
 compiled in another way.
@@ -243,27 +328,85 @@ def drawing(chip: str, results: Sequence[Result]) -> str:
     return f"{picture.svg()}\n"
 
 
-def seen_errors(results: Sequence[Result]) -> Iterator[tuple[Path, str, float, str]]:
-    """(file, section of time, mean error as a share, what it is of): of each chip's functions from source or from
-    modules, whichever is larger, and of the kernels of all chips.
+def seen_errors(results: Sequence[Result], chip: str) -> dict[str, SeenError]:
+    """How far off a chip's functions are that were not fitted, by the kind of kernel that they mostly are, with and
+    without what bounds it; ``all`` and ``pallas`` of all kinds together, ``mixed`` of those of many kinds.
+
+    Of source or of modules: of the side that is further off, where both have functions enough. Kinds that few or none
+    are mostly of have the range of what takes a tenth of a function and more.
     """
-    for chip in CHIPS:
-        sides = [[each for each in held(results, side) if each.chip == chip] for side in SIDES]
-        some = max(sides, key=lambda some: mean(each.error for each in some))
-        yield TARGETS / "data" / f"{chip}.toml", "kernel", *_stated(some)
-    yield TARGETS / "tpu_time.toml", "pallas", *_stated(held(results, "source", kernels=True))
+    groups, sizes = defaultdict[str, list[Result]](list), defaultdict[str, list[float]](list)
+    for each in (each for kernels in (False, True) for side in SIDES for each in held(results, side, kernels)):
+        if each.chip != chip or not each.parts:
+            continue
+        groups["pallas" if each.kernel else "all"].append(each)
+        for part in each.mostly[:1]:
+            groups[part.kind].append(each)
+            if part.share >= MOSTLY:
+                groups[f"{part.kind} {part.bound}"].append(each)
+        if not each.mostly and not each.kernel:
+            groups["mixed"].append(each)
+        for part in each.parts:
+            sizes[part.kind] += [part.least, part.most]
+    found = {}
+    for name in {**groups, **sizes}.keys() - {OTHER}:
+        sides = [[each for each in groups[name] if each.side == side] for side in SIDES]
+        some = max(sides, key=lambda some: (min(len(some), FEW), error_of(some)))
+        if name in WHOLE:
+            ends = [1e3 * each.modelled for each in some]
+        elif len(some) >= FEW:
+            parts = (part for each in some for part in each.mostly)
+            ends = [end for p in parts if name in (p.kind, f"{p.kind} {p.bound}") for end in (p.least, p.most)]
+        else:
+            ends = sizes.get(name, [])
+        if ends:
+            found[name] = SeenError(error_of(some), len(some), *outwards(ends))
+    return found
 
 
-def _stated(some: Sequence[Result]) -> tuple[float, str]:
-    error = float(f"{mean(each.error for each in some) / 100:.3g}")
-    return error, f"the error is of {len(some)} others, from {'source' if some[0].side == 'source' else 'modules'}"
+def error_of(some: Sequence[Result]) -> float:
+    """Mean error as a share, to three digits; 0 of none."""
+    return float(f"{mean(each.error for each in some) / 100:.3g}") if some else 0.0
+
+
+def outwards(ends: Sequence[float]) -> tuple[float, float]:
+    """The least and the largest to three digits, none cut off."""
+    low, high = (float(f"{ends_of(ends):.3g}") for ends_of in (min, max))
+    low, high = (low if low <= min(ends) else low * 0.99), (high if high >= max(ends) else high * 1.01)
+    return float(f"{low:.3g}"), float(f"{high:.3g}")
+
+
+def errors_text(errors: Mapping[str, SeenError]) -> str:
+    """``[errors]`` as TOML."""
+    rows = []
+    for kind, seen in sorted(errors.items()):
+        cells = ", ".join(f"{name} = {value:g}" for name, value in vars(seen).items())
+        rows.append(f'"{kind}" = {{ {cells} }}')
+    return "\n".join(["[errors]", f'source = "{SOURCE}"', *rows]) + "\n"
+
+
+SOURCE = (
+    "benchmarks/time_rows.py, functions that were not fitted, mostly of such kernels: mean error, how many functions, "
+    "microseconds of one run of their longest kernels (all, mixed, pallas: of the functions), least and most"
+)
 
 
 def state_errors(results: Sequence[Result]) -> None:
-    """Put the errors into the files that have such a section."""
-    for path, section, error, of in seen_errors(results):
-        stated = re.compile(rf'(\[time\.{section}\]\n(?:[^\[].*\n)*?fitted_on = "[^";]*; )[^"]*"\nerror = .*\n')
-        path.write_text(stated.sub(lambda match: f'{match[1]}{of}"\nerror = {error}\n', path.read_text()))  # noqa: B023
+    """Put the errors into the files of the chips, and that of all Pallas kernels into the one of all chips."""
+    for chip in CHIPS:
+        path = TARGETS / "data" / f"{chip}.toml"
+        before = re.sub(r"\n\[errors\]\n(?:[^\[\n].*\n)*", "", path.read_text())
+        path.write_text(f"{before}\n{errors_text(seen_errors(results, chip))}")
+    error, of = pallas_error(results)
+    stated = re.compile(r'(\[time\.pallas\]\n(?:[^\[].*\n)*?fitted_on = "[^";]*; )[^"]*"\nerror = .*\n')
+    path = TARGETS / "tpu_time.toml"
+    path.write_text(stated.sub(lambda match: f'{match[1]}{of}"\nerror = {error}\n', path.read_text()))
+
+
+def pallas_error(results: Sequence[Result]) -> tuple[float, str]:
+    """The mean error as a share of the kernels of all chips together, and of how many."""
+    some = held(results, "source", kernels=True)
+    return error_of(some), f"the error is of {len(some)} others, from source"
 
 
 def pairs(rows: Path, folders: Sequence[Path]) -> Iterator[str]:
@@ -320,7 +463,7 @@ def main() -> None:
     if options.docs:
         before, _, after = options.docs.read_text().partition(BEGIN)
         options.docs.write_text(before + section(results) + after.partition(END)[2])
-        for chip in CHIPS:
+        for chip in DRAWN:
             (PICTURES / f"time-{chip}.svg").write_text(drawing(chip, results), encoding="utf-8")
 
 

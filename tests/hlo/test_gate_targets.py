@@ -91,9 +91,9 @@ def test_rules_that_know_no_whole_programs(tmp_path):
     program = program_of(field_norm)
     with pytest.raises(UnsupportedError, match="knows no whole programs"):
         optimize(program, own(tmp_path, "lanes", family="npu"))
-    with pytest.raises(UsageError, match="is not a count"):
+    with pytest.raises(UsageError, match="expected a whole number, got a text"):
         optimize(program, own(tmp_path, "linear", 'short_run_bytes = "many"\n'))
-    with pytest.raises(UsageError, match="is not a switch, true or false"):
+    with pytest.raises(UsageError, match="expected true or false, got a whole number"):
         optimize(program, own(tmp_path, "linear", "compiler_normalizes = 1\n"))
     with pytest.raises(UsageError, match="cannot read it: No such file"):
         optimize(program, str(tmp_path / "none.toml"))

@@ -88,8 +88,7 @@ def test_a_kernel_has_a_first_time_that_says_what_it_is(text):
     assert row.flops == 2 * M * K * N
     assert row.bytes == 2 * (M * K * (N // BN) + K * N * (M // BM) + M * N)
     assert row.note == "kernel: from its grid and products"
-    assert not row.calibrated
-    assert row.error == 0
+    assert (row.kind, row.seen) == ("pallas bf16", "not measured in this range")  # a kernel of a few microseconds
     assert row.seconds >= row.flops / target("tpu-v6e").matrix.bf16_ops_per_second
     assert row.seconds >= row.bytes / target("tpu-v6e").memory("hbm").bytes_per_second
 

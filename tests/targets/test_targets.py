@@ -143,10 +143,10 @@ def test_a_chip_of_ones_own(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('name = "mine"', "", "missing name"),
-        ("npu_num = 8", "", "missing npu_num"),
-        ("npu_num = 8", "npu_num = -8", "not a count"),
-        ("npu_num = 8", "npu_num = true", "not a count"),
+        ('name = "mine"', "", "name missing"),
+        ("npu_num = 8", "", "npu_num missing"),
+        ("npu_num = 8", "npu_num = -8", "expected a whole number of at least 0"),
+        ("npu_num = 8", "npu_num = true", "expected a whole number, got true or false"),
         ("npu_num = 8", "npus = 8", "unknown key 'npus'"),
         ("[lanes]", "[lines]", "unknown section 'lines'"),
         ('layout_rule = "lanes"', 'layout_rule = "none"', "layout_rule"),

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from tilewright.targets.chips import (
         LaneMemory,
         Links,
+        SeenError,
         SimtCore,
         Target,
         TileMemory,

@@ -6,16 +6,20 @@ All sizes are bytes, all rates bytes or operations per second.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from functools import cache
 from importlib import resources
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
+
+from msgspec import Meta
 
 from tilewright.errors import UsageError, check_known
-from tilewright.reading import check_keys, parse, read_file, table_of
+from tilewright.reading import parse, read_file, table_of, typed
+
+Count: TypeAlias = Annotated[int, Meta(ge=0)]
 
 
 @dataclass(frozen=True)
@@ -28,11 +32,11 @@ class Memory:
     """
 
     name: str
-    bytes: int
-    bytes_per_second: int = 0
+    bytes: Count
+    bytes_per_second: Count = 0
     scope: str = "chip"
-    reserved: int = 0
-    kernel_bytes: int = 0
+    reserved: Count = 0
+    kernel_bytes: Count = 0
 
     @property
     def usable(self) -> int:
@@ -44,9 +48,9 @@ class Memory:
 class VectorUnit:
     """Vector registers of ``sublanes`` x ``lanes`` words of ``word_bits`` bits."""
 
-    sublanes: int
-    lanes: int
-    word_bits: int = 32
+    sublanes: Count
+    lanes: Count
+    word_bits: Count = 32
 
     @property
     def register_bytes(self) -> int:
@@ -62,23 +66,23 @@ class TileMemory:
     ``bfp8_b_bytes`` and ``bfp4_b_bytes``: one tile of block floats, whose exponents 16 elements share.
     """
 
-    rows: int
-    columns: int
-    face_rows: int
-    face_columns: int
-    row_bytes: int
-    bfp8_b_bytes: int = 0
-    bfp4_b_bytes: int = 0
+    rows: Count
+    columns: Count
+    face_rows: Count
+    face_columns: Count
+    row_bytes: Count
+    bfp8_b_bytes: Count = 0
+    bfp4_b_bytes: Count = 0
 
 
 @dataclass(frozen=True)
 class CoreGrid:
     """Cores with local memories, joined by networks on the chip of ``noc_bytes_per_cycle`` each."""
 
-    cores: int
-    clock_hz: int
-    nocs: int
-    noc_bytes_per_cycle: int
+    cores: Count
+    clock_hz: Count
+    nocs: Count
+    noc_bytes_per_cycle: Count
 
 
 @dataclass(frozen=True)
@@ -89,11 +93,11 @@ class LaneMemory:
     ceil(C / npu_num), ``without_start``.
     """
 
-    npu_num: int
-    eu_bytes: int
-    local_bytes: int
-    banks: int
-    ic_parallel: int = 0
+    npu_num: Count
+    eu_bytes: Count
+    local_bytes: Count
+    banks: Count
+    ic_parallel: Count = 0
     n_stride: str = "with_start"
 
     @property
@@ -106,13 +110,13 @@ class LaneMemory:
 class MatrixUnits:
     """Systolic matrix units: ``units`` of ``rows`` x ``columns`` multipliers; peak operations a second of a device."""
 
-    units: int
-    rows: int
-    columns: int
-    bf16_ops_per_second: int = 0
-    int8_ops_per_second: int = 0
-    fp8_ops_per_second: int = 0
-    int4_ops_per_second: int = 0
+    units: Count
+    rows: Count
+    columns: Count
+    bf16_ops_per_second: Count = 0
+    int8_ops_per_second: Count = 0
+    fp8_ops_per_second: Count = 0
+    int4_ops_per_second: Count = 0
 
     @property
     def rates(self) -> dict[str, float]:
@@ -128,25 +132,25 @@ class SimtCore:
     ``l1_ways`` and ``l2_ways``: lines in a cache set, 0 for a fully associative cache.
     """
 
-    threads: int
-    registers: int
-    predicates: int
-    uniform_registers: int
-    a_bytes: int
-    line_bytes: int
-    l1_bytes: int
-    l2_bytes: int
-    l1_latency: int
-    l2_latency: int
-    dram_latency: int
-    l1_ports: int
-    l2_bytes_per_cycle: int
-    dram_bytes_per_cycle: int
-    l1_ways: int = 0
-    l2_ways: int = 0
-    alu_latency: int = 1
-    dma_latency: int = 400
-    bcast_depth: int = 2
+    threads: Count
+    registers: Count
+    predicates: Count
+    uniform_registers: Count
+    a_bytes: Count
+    line_bytes: Count
+    l1_bytes: Count
+    l2_bytes: Count
+    l1_latency: Count
+    l2_latency: Count
+    dram_latency: Count
+    l1_ports: Count
+    l2_bytes_per_cycle: Count
+    dram_bytes_per_cycle: Count
+    l1_ways: Count = 0
+    l2_ways: Count = 0
+    alu_latency: Count = 1
+    dma_latency: Count = 400
+    bcast_depth: Count = 2
 
 
 @dataclass(frozen=True)
@@ -157,13 +161,13 @@ class SparseCores:
     ``devices_per_chip`` is the chip's (:class:`Target`); a device has ``per_chip / devices_per_chip`` of the cores.
     """
 
-    per_chip: int
-    tiles: int
-    simd_f32: int
-    simd_bf16: int
-    tile_spmem_bytes: int = 0
-    fixed_tile_bytes: int = 0
-    devices_per_chip: int = 1
+    per_chip: Count
+    tiles: Count
+    simd_f32: Count
+    simd_bf16: Count
+    tile_spmem_bytes: Count = 0
+    fixed_tile_bytes: Count = 0
+    devices_per_chip: Count = 1
 
 
 @dataclass(frozen=True)
@@ -179,17 +183,17 @@ class Links:
     sums over chips reach.
     """
 
-    bytes_per_second: int
+    bytes_per_second: Count
     topology: str = ""
-    wrap: int = 0
-    largest: int = 0
+    wrap: Count = 0
+    largest: Count = 0
     orders: str = ""
-    hop_ns: int = 0
-    start_ns: int = 0
-    gather_percent: int = 100
-    reduce_percent: int = 100
-    host_bytes_per_second: int = 0
-    network_bytes_per_second: int = 0
+    hop_ns: Count = 0
+    start_ns: Count = 0
+    gather_percent: Count = 100
+    reduce_percent: Count = 100
+    host_bytes_per_second: Count = 0
+    network_bytes_per_second: Count = 0
 
     @property
     def dims(self) -> int:
@@ -219,6 +223,16 @@ class Seen:
 
 
 @dataclass(frozen=True)
+class SeenError:
+    """How far off functions were that no constant was fitted on and that are mostly kernels of one kind."""
+
+    error: Annotated[float, Meta(ge=0)]  # mean, as a share (0.05 = 5 %)
+    functions: Count
+    least_us: float  # microseconds of one run of their longest kernels; of functions of many kinds (``mixed``) of all
+    most_us: float
+
+
+@dataclass(frozen=True)
 class TimeConstants:
     """What one mechanism of the time model needs to know of a chip, from the sections ``[time.MECHANISM]``.
 
@@ -238,10 +252,6 @@ class TimeConstants:
     def __getitem__(self, constant: str) -> float:
         """The constant's number."""
         return self.values[constant]
-
-    def covers(self, types: frozenset[str], bound: str, sizes: Mapping[str, float]) -> bool:
-        """Whether operations of these types, bound and sizes were measured."""
-        return bool(self.fitted_on) and self.seen is not None and self.seen.covers(types, bound, sizes)
 
 
 @dataclass(frozen=True)
@@ -266,6 +276,7 @@ class Target:
     ``vector`` ... ``links``   the units, None where the chip has none
     ``types``                  (element type, the one it is stored as), for types that the chip has not
     ``time``                   mechanism -> its constants (:class:`TimeConstants`), {} where none are known
+    ``errors``                 kind of kernel, with or without what bounds it -> how far off its times were seen
     ``sources``                section or ``section.key`` -> where the constants come from
     =========================  ================================================================================
     """
@@ -276,10 +287,10 @@ class Target:
     layout_rule: str
     compiler_normalizes: bool = False
     compiler_masks_groups: bool = False
-    devices_per_chip: int = 1
+    devices_per_chip: Count = 1
     caveat: str = ""
-    short_run_bytes: int = 0
-    short_kept_run_bytes: int = 0
+    short_run_bytes: Count = 0
+    short_kept_run_bytes: Count = 0
     memories: tuple[Memory, ...] = ()
     vector: VectorUnit | None = None
     tiles: TileMemory | None = None
@@ -290,7 +301,8 @@ class Target:
     sparse: SparseCores | None = None
     links: Links | None = None
     types: tuple[tuple[str, str], ...] = ()
-    time: Mapping[str, TimeConstants] = field(default_factory=dict, compare=False)
+    time: Mapping[str, TimeConstants] = field(default_factory=dict, hash=False)
+    errors: Mapping[str, SeenError] = field(default_factory=dict, hash=False)
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def memory(self, name: str) -> Memory | None:
@@ -331,8 +343,7 @@ _SECTIONS: dict[str, type[Any]] = {
     "sparse": SparseCores,
     "links": Links,
 }
-_PLAIN = [f.name for f in fields(Target) if f.type in ("str", "bool", "int")]
-_KINDS: dict[Any, tuple[type, str]] = {"str": (str, "text"), "bool": (bool, "switch, true or false")}
+_PLAIN = [f.name for f in fields(Target) if f.type in ("str", "bool", "Count")]
 _TILE_RULES = ("tile", "row_major")
 _RULES = ("tpu", "tpu_default_order", *_TILE_RULES, "lanes", "linear")
 
@@ -347,20 +358,6 @@ def _sourced(table: Any, where: str, sources: dict[str, str]) -> dict[str, Any]:
         raise UsageError("sources of constants that are not there", where=where, how='name = "..." for a constant')
     sources[where] = source
     sources.update({f"{where}.{key}": text for key, text in own.items()})
-    return constants
-
-
-def _checked(cls: type[Any], constants: dict[str, Any], where: str) -> dict[str, Any]:
-    """The constants, if ``cls`` has them all and needs no more, each a text, a switch or a count as it says."""
-    known = {f.name: f for f in fields(cls)}
-    check_keys(constants, known, where)
-    for key, value in constants.items():
-        kind, noun = _KINDS.get(known[key].type, (int, "count"))
-        if type(value) is not kind or (isinstance(value, int) and value < 0):
-            raise UsageError(f"{key} = {value!r} is not a {noun}", where=where)
-    needed = [name for name, f in known.items() if f.default is f.default_factory is MISSING]
-    if missing := [name for name in needed if name not in constants]:
-        raise UsageError(f"missing {', '.join(missing)}", where=where)
     return constants
 
 
@@ -438,16 +435,12 @@ def common_time() -> tuple[Mapping[str, TimeConstants], Mapping[str, str]]:
 def _seen(table: Any, where: str) -> Seen:
     """``[time.MECHANISM.seen]``: lists of texts ``types`` and ``bounds``; every other key a pair, least and largest."""
     ranges = dict(table_of(table, where))
-    words = [ranges.pop(key, None) for key in ("types", "bounds")]
-    if any(type(found) is not list or any(type(word) is not str for word in found) for found in words):
-        raise UsageError("types and bounds are not lists of texts", where=where, how='types = ["bf16"]')
-    for key, pair in ranges.items():
-        numbers = type(pair) is list and len(pair) == 2 and all(type(number) in (int, float) for number in pair)
-        if not numbers or not 0 <= pair[0] <= pair[1]:
-            raise UsageError(f"{key} = {pair!r} is no range", where=where, how=f"{key} = [0.5, 60.0]")
-    types, bounds = (tuple(found) for found in words if found is not None)
-    spans = {key: (float(low), float(high)) for key, (low, high) in ranges.items()}
-    return Seen(types, bounds, MappingProxyType(spans))
+    words = {key: ranges.pop(key) for key in ("types", "bounds") if key in ranges}
+    seen = typed({**words, "ranges": ranges}, Seen, where)
+    for key, (low, high) in seen.ranges.items():
+        if not 0 <= low <= high:
+            raise UsageError(f"{key} = [{low:g}, {high:g}] is no range", where=where, how=f"{key} = [0.5, 60.0]")
+    return seen
 
 
 def _types(table: Any, sources: dict[str, str]) -> tuple[tuple[str, str], ...]:
@@ -466,28 +459,32 @@ def parse_target(text: str, where: str = "target") -> Target:
 def _target(value: Any, where: str) -> Target:
     sources: dict[str, str] = {}
     table = _sourced(value, "target", sources)
-    plain = _checked(Target, {key: table.pop(key) for key in _PLAIN if key in table}, where)
-    check_known(plain["layout_rule"], _RULES, f"layout_rule {plain['layout_rule']!r}", where=where)
+    given = {key: table.pop(key) for key in _PLAIN if key in table}
+    plain = typed(given, Target, where)
+    check_known(plain.layout_rule, _RULES, f"layout_rule {plain.layout_rule!r}", where=where)
 
     def section(cls: type[T], table: Any, where: str) -> T:
-        return cls(**_checked(cls, _sourced(table, where, sources), where))
+        return typed(_sourced(table, where, sources), cls, where)
 
     memories = tuple(section(Memory, m, f"memory.{m.get('name', i)}") for i, m in enumerate(table.pop("memory", [])))
     units = {key: section(cls, table.pop(key), key) for key, cls in _SECTIONS.items() if key in table}
     types = _types(table.pop("types"), sources) if "types" in table else ()
     time = _time(table.pop("time", {}), sources)
-    devices = plain.setdefault("devices_per_chip", units["sparse"].devices_per_chip if "sparse" in units else 1)
+    rows = _sourced(table.pop("errors"), "errors", sources) if "errors" in table else {}
+    errors = {kind: typed(row, SeenError, f"errors, {kind}") for kind, row in rows.items()}
+    devices = given.get("devices_per_chip", units["sparse"].devices_per_chip if "sparse" in units else 1)
     if not devices or ("sparse" in units and units["sparse"].per_chip % devices):
         raise UsageError(f"devices_per_chip = {devices} does not divide the chip's SparseCores", where=where)
     if "sparse" in units:
         units["sparse"] = replace(units["sparse"], devices_per_chip=devices)
-    if plain["family"] == "tpu":
+    if plain.family == "tpu":
         time = _over_common(time, units.get("matrix"), sources)
     if table:
         raise UsageError(f"unknown section {next(iter(table))!r}", where=where)
-    if plain["layout_rule"] in _TILE_RULES and "tiles" not in units:
-        raise UsageError(f"layout_rule {plain['layout_rule']!r} needs a section [tiles]", where=where)
-    return Target(**plain, memories=memories, **units, types=types, time=time, sources=MappingProxyType(sources))
+    if plain.layout_rule in _TILE_RULES and "tiles" not in units:
+        raise UsageError(f"layout_rule {plain.layout_rule!r} needs a section [tiles]", where=where)
+    own = {"memories": memories, **units, "types": types, "time": time, "errors": errors, "sources": sources}
+    return replace(plain, devices_per_chip=devices, **own)
 
 
 def _by_rule(chip: Target, rule: str) -> Target:

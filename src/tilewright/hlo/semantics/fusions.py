@@ -383,13 +383,13 @@ class Fusions:
         first, last = self.by_name[name], self.by_name[end]
         if vmem is None or not {self.kind[name], self.kind[end]} <= DOTS or last.integers("lhs_batch_dims"):
             return False
-        sizes = [
+        inner, outer = (
             product_sizes(op, self._arrays(*op.operand_shapes[:2]), self._arrays(op.shape)[0]) for op in (first, last)
-        ]
-        if sizes[0] is None or sizes[1] is None or min(sizes[0][1:3]) == 1:
+        )
+        if inner is None or outer is None or min(inner[1:3]) == 1:
             return False
         between = self._between(name, end) | {name}
-        (*_, depth), (_, rows, columns, whole) = sizes
+        (*_, depth), (_, rows, columns, whole) = inner, outer
         rows, columns = (rows, columns) if last.operands[0] in between else (columns, rows)
         each = max(1, self.size(first.operand_shapes[0]) // max(1, prod(dims_of(first.operand_shapes[0]))))
         held = 4 * rows * columns + each * (rows * depth + 2 * min(_BLOCK, rows) * (depth + columns))

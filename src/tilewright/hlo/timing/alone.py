@@ -58,7 +58,7 @@ def price_alone(
     if run is None:
         return None
     moved = fsum(tiles.megabytes for tiles in (*operands, result)) - run.resident
-    return replace(run, kind=kind, megabytes=moved, measured=name in _MEASURED)
+    return replace(run, section=kind, megabytes=moved, kind="alone" if name in _MEASURED else "")
 
 
 # Kernels pass their arrays in windows. A small array is one: reading, computing and writing follow one another. Of

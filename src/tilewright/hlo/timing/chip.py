@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.hlo.program import Operation
 from tilewright.hlo.semantics.tiles import MEGA, near_bytes
 from tilewright.hlo.timing.links import Torus
-from tilewright.targets import Target, TimeConstants, target
+from tilewright.targets import SeenError, Target, TimeConstants, target
 
 _NEAR = ("near_", "common_")
 """Rates of memories beside the core: they follow the clock, not HBM."""
@@ -39,13 +39,28 @@ _LINE_MB = 512 / MEGA
 """Megabytes that HBM gives at a time: what a single element that is gathered costs of it (seen on 7x)."""
 
 
+FEW = 6
+"""Functions whose mean error says nothing of their kind, where there are fewer."""
+
+
+class Claim(NamedTuple):
+    """Where operations like one were timed, their mean error as a share (0: not known), and what that was seen on."""
+
+    place: str = "nowhere"  # or ``this chip``, ``another chip``
+    error: float = 0.0
+    of: str = "not measured"
+
+
 @dataclass(frozen=True)
 class Chip:
-    """Constants by mechanism for one device of a chip (``machine``); ``note``: where they are from, in a sentence."""
+    """Constants by mechanism for one device of a chip (``machine``); ``note``: where they are from, in a sentence;
+    ``elsewhere``: the errors of the chip that they were scaled from.
+    """
 
     machine: Target
     mechanisms: Mapping[str, TimeConstants]
     note: str
+    elsewhere: Mapping[str, SeenError] = field(default_factory=dict)
 
     def __getitem__(self, mechanism: str) -> TimeConstants:
         """The constants of one mechanism."""
@@ -81,6 +96,23 @@ class Chip:
         """Its links, None where they are not known."""
         return Torus.of(self.machine)
 
+    def claim(self, kind: str, bound: str, us: float) -> Claim:
+        """What is known of a kernel of this kind (``product bf16``) and bound, one run of which takes ``us``."""
+        known, of = seen_error(self.machine.errors, kind, bound, us)
+        if known is None:
+            return Claim("another chip" if seen_error(self.elsewhere, kind, bound, us)[0] else "nowhere", of=of)
+        if self.kernel.fitted_on.startswith("your "):
+            return Claim("this chip", of=f"not known: refitted on {self.kernel.fitted_on}")
+        return Claim("this chip", known.error, of)
+
+    def claim_alone(self, section: str, types: frozenset[str], bound: str, sizes: Mapping[str, float]) -> Claim:
+        """The same of an operation that is alone in a program, of a section of its kind."""
+        constants = self.mechanisms[section]
+        if constants.seen is None or not constants.seen.covers(types, bound, sizes):
+            return Claim()
+        own = Claim("this chip", constants.error, "single operations of this kind that were not fitted")
+        return own if constants.fitted_on else Claim("another chip")
+
     def stream_us(self, megabytes: float, share: float = 1.0) -> float:
         """Microseconds of a transfer at a ``share`` of the rate that HBM reaches, which is never above its peak."""
         rate, peak = self.kernel["mb_per_us"] * share, self.hbm_peak / 1e6 / MEGA
@@ -103,6 +135,27 @@ class Chip:
         """Microseconds of a gather by SparseCores, and its megabytes: rows (``taken``), indices read, rows written."""
         beside = taken + 4e-6 * rows * max(1, len(op.integers("start_index_map")))
         return self.sparse_us(rows, taken / max(1, rows), beside), taken + beside
+
+
+def seen_error(errors: Mapping[str, SeenError], kind: str, bound: str, us: float) -> tuple[SeenError | None, str]:
+    """The error that was seen of a kind of kernels, and on what: of its bound, else of all bounds.
+
+    Where fewer than ``FEW`` functions are mostly of the kind it is that of all kinds, or theirs where that is larger.
+    Of kernels that take longer or shorter than those that were timed nothing is said.
+    """
+    if kind not in errors:
+        return None, "not measured"
+    mostly, few = f"mostly {kind}", errors[kind].functions < FEW
+    ways = {f"{kind} {bound}": f"{mostly} bound by {bound}", kind: f"{mostly}, whatever bounds it"}
+    for name, words in ways.items():
+        known = errors.get(name)
+        if known is None or not known.least_us <= us <= known.most_us:
+            continue
+        whole = errors.get("pallas" if kind.startswith("pallas") else "all", known)
+        if few and whole.error >= known.error:
+            known, words = whole, f"few of them {mostly}"
+        return known, f"{known.functions} functions that were not fitted, {words}"
+    return None, "not measured in this range"
 
 
 def chip_of(machine: Target) -> Chip:
@@ -130,7 +183,7 @@ def chip_of(machine: Target) -> Chip:
         note += f"of operations alone in a program {nearest}'s, scaled by published peaks"
     if machine.devices_per_chip > 1:
         note += f"; a device is one of the chip's {machine.devices_per_chip}"
-    return Chip(machine, MappingProxyType({**_scaled(target(nearest), machine), **own}), note)
+    return Chip(machine, MappingProxyType({**_scaled(target(nearest), machine), **own}), note, target(nearest).errors)
 
 
 def _scaled(measured: Target, machine: Target) -> Mapping[str, TimeConstants]:
@@ -201,7 +254,8 @@ def what_if(machine: Target, changes: Mapping[str, float], fitted_on: str = "") 
             raise UsageError(f"no figure called {key!r}", where=machine.name, how=how)
     seen = {name: constants.seen if fitted_on else None for name, constants in known.items()}
     time = {name: TimeConstants(MappingProxyType(tables[name]), fitted_on, seen=seen[name]) for name in tables}
-    return replace(machine, memories=memories, matrix=matrix, links=links, time=MappingProxyType(time))
+    errors = machine.errors if fitted_on else {}
+    return replace(machine, memories=memories, matrix=matrix, links=links, time=MappingProxyType(time), errors=errors)
 
 
 def _scale(tables: Mapping[str, dict[str, float]], share: float, of: Callable[[str], bool]) -> None:

@@ -66,19 +66,20 @@ def estimate(program: Program, target: Target | str, assume: Mapping[str, float]
 def estimate_placed(context: Context, chip: Chip) -> StepTime:
     """The estimate of a program that has been put under its target."""
     program = context.program
-    notes = [chip.note, *program.notes]
+    notes, brought = [chip.note, *program.notes], dict[str, float]()
     predicted = program.kind == "stablehlo"
     alone = _price_alone(chip, program, context) if predicted else None
     if alone is not None:
-        rows, seconds = [alone], alone.seconds
+        rows, seconds, brought = [alone], alone.seconds, {"its arguments": alone.resident / MEGA}
     elif predicted:
         fusing = Fusing(chip, context, program.entry)
         seconds, rows = fusing.price() / 1e6, fusing.rows
         notes += fusing.pallas.notes
+        brought = {name: fusing.tiles[name].megabytes for name in {fusing.prefetched} - {""}}
     else:
         schedule = Schedule(context, chip)
         schedule.run(program.entry, 1)
-        rows, seconds = schedule.rows, schedule.now / 1e6
+        rows, seconds, brought = schedule.rows, schedule.now / 1e6, schedule.brought
         notes += schedule.kernels.notes
         if program.attributes.get("is_scheduled") != "true":
             notes.append("the module has no schedule: its operations are taken in the order of the text")
@@ -91,11 +92,14 @@ def estimate_placed(context: Context, chip: Chip) -> StepTime:
         notes.append(f"loops whose length data decides run {trips} times, as stated: {loops}")
     if rest := rest_of_transfers(chip, rows, seconds):
         rows, seconds = [*rows, rest], seconds + rest.seconds
+    named = {op.name: op.op_name or op.name for op in program.entry.operations}
     step = StepTime(
         *(program.name, chip.name, seconds, chip.kernel["call_us"] / 1e6, tuple(rows), predicted),
         matrix_peak=chip.matrix_peaks.get("bf16", 0.0),
         hbm_peak=chip.hbm_peak,
         notes=tuple(notes),
+        brought=tuple((named.get(name, name), round(MEGA * size)) for name, size in brought.items() if size),
+        mixed=tuple(chip.machine.errors[kind] for kind in ("mixed", "all") if kind in chip.machine.errors),
     )
     if step.priced == 1:
         return step
@@ -132,17 +136,12 @@ def predict(program: Program, machine: Target | None, assume: Mapping[str, float
     The kernels of a StableHLO program are walked as it is written; what of its normal form is written out between them,
     and flowed into none, are kernels too, behind the others.
     """
-    return _predict(of_one_device(program), machine, repr(machine and machine.time), tuple((assume or {}).items()))
+    return _predict(of_one_device(program), machine, tuple((assume or {}).items()))
 
 
 @lru_cache(maxsize=3)
-def _predict(
-    program: Program, machine: Target | None, constants: str, assume: tuple[tuple[str, float], ...]
-) -> Prediction:
-    """Kept for the last few: whoever has asked for a step's time asks for its report and for advice on it next.
-
-    ``constants``: of the target's time, as a text: equal targets may have others.
-    """
+def _predict(program: Program, machine: Target | None, assume: tuple[tuple[str, float], ...]) -> Prediction:
+    """Kept for the last few: whoever has asked for a step's time asks for its report and for advice on it next."""
     chip, step, times = None, None, _Times()
     context, normal = Context(program, machine, assume=dict(assume)), Normalised(program, version=0)
     with suppress(UnsupportedError):
@@ -204,7 +203,7 @@ def _with_lone_kernels(step: StepTime, moves: _Moves, times: _Times, chip: Chip)
         if not moved.counted or not size or key in times or moved.name in _HAVE_KERNELS:
             continue
         us = chip.kernel["near_launch_us"] + chip.stream_us(size / MEGA)
-        run = Run(us, "hbm", megabytes=size / MEGA, measured=False)
+        run = Run(us, "hbm", megabytes=size / MEGA)
         of, runs = moved.placed, moved.placed.runs.count
         row = timed(chip, replace(op, line=0), run, of.source, 1e6 * clock, runs)
         rows, clock, times[key] = [*rows, row], clock + row.seconds, (row.seconds * 1e6, row.bound)

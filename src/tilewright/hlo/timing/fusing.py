@@ -90,7 +90,8 @@ class Fusing(Placed):
             if scalar and not self.computation.entry:  # a loop's counters and indices: a kernel each
                 behind = any(name in scalars for name in op.operands)
                 scalars.add(op.name)
-                self._add(op, Run(self.chip.kernel["scalar_us" if behind else "launch_us"], "latency"), often)
+                us = self.chip.kernel["scalar_us" if behind else "launch_us"]
+                self._add(op, Run(us, "latency", kind="elementwise"), often)
                 continue
             if op.name in seconds or kind in _NO_KERNEL or (scalar and op.name in self.results):
                 continue
@@ -272,7 +273,7 @@ class Fusing(Placed):
             sums = as_sum(as_scatter(op, self.in_part), self.pallas.devices, MEGA * result.megabytes, dims)
             operands = [result] if sums.operand_shapes == (op.shape,) else self.operand_tiles(op)
             us, megabytes = self.pallas.exchange_us(sums, operands, [result])
-            return Run(us, "link", megabytes, lane="link", measured=False), 0.0
+            return Run(us, "link", megabytes, lane="link"), 0.0
         work, early = self._asked(op)
         if work.unknown:
             raise NoTime(work.unknown[0])

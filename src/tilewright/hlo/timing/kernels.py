@@ -243,7 +243,7 @@ class Kernels:
         for (batch, rows, columns, depth, kind), count in kernel.products.items():
             products[matrix_kind(kind)] += round(2 * batch * rows * columns * depth * count * share)
         lane = "matrix" if products else "vector"
-        return Run(us, whole.bound, far, products, lane=lane, measured=False, notes="; ".join(notes))
+        return Run(us, whole.bound, far, products, lane=lane, kind="pallas", notes="; ".join(notes))
 
     def _passed(self, kernel: Kernel, numbered: dict[int, Tiles], tables: Sequence[int]) -> tuple[int, str]:
         """Trips of a loop whose length data decides. Of two kernels over the same arrays the one that takes more
@@ -299,14 +299,14 @@ class Kernels:
             raise NoTime("a kernel of the SparseCores that takes no indices: no mechanism for it was measured")
         us, each = self.chip.sparse_us(rows, written / rows, written), count_text(rows)
         note = f"kernel: of the SparseCores, {each} rows gathered and written; what else it computes is not known"
-        return Run(us, "sparsecore", 2 * written, lane="sparsecore", measured=False, notes=note)
+        return Run(us, "sparsecore", 2 * written, lane="sparsecore", kind="pallas", notes=note)
 
     def _timed(self, matrix: float, vector: float, far: float, flops: int, note: str) -> Run:
         constants = self.chip.kernel
         parts = {"matrix": matrix, "vector": vector, "hbm": self.chip.stream_us(far)}
         us, bound = busy(parts, constants["launch_us"])
         lane = "matrix" if flops else "vector"
-        return Run(us, bound, far, {"bf16": flops} if flops else {}, lane=lane, measured=False, notes=note)
+        return Run(us, bound, far, {"bf16": flops} if flops else {}, lane=lane, kind="pallas", notes=note)
 
     # Attention over pages.
 

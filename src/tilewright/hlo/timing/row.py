@@ -17,7 +17,7 @@ from tilewright.hlo.opcodes import PRODUCTS
 from tilewright.hlo.program import Operation
 from tilewright.hlo.semantics.dims import product_flops
 from tilewright.hlo.semantics.tiles import MEGA, Tiles, near_bytes
-from tilewright.hlo.timing.chip import Chip
+from tilewright.hlo.timing.chip import Chip, Claim
 from tilewright.hlo.timing.step import TimeRow
 from tilewright.hlo.timing.work import HBM, SORTS, Work
 from tilewright.render import bytes_text
@@ -31,6 +31,8 @@ _AT_PEAK = {
     "matrix": "raised to its flops at the matrix unit's published peak",
 }
 _COST_ESTIMATE = re.compile(r'"cost_estimate":\{[^{}]*"flops":"?(\d{1,18})')
+_INDICES = frozenset({"pred", "s32", "u32"})
+_DIGITS = re.compile(r"\d+|$")
 _ELEMENTS = re.compile(r"\b([a-z]\w*)\[\d")
 
 
@@ -54,8 +56,8 @@ class Run:
     depth: int = 0  # of one product: how many products each sum has; 0 where that says nothing
     lane: str = "vector"  # where it runs
     notes: str = ""  # what to know of its time beside that
-    kind: str = "kernel"  # as which it was measured: a section of the chip's constants
-    measured: bool = True  # whether such operations were among what was
+    kind: str = ""  # of kernel: product, reduction ...; ``alone`` in a program; "" of what nobody has timed
+    section: str = "kernel"  # of the chip's constants
     begun: float = 0.0  # of a transfer beside other work: when it began, and
     beside: float | None = None  # how many microseconds it takes; then the bytes are passed in these, not in ``us``
 
@@ -80,7 +82,9 @@ def run_of(chip: Chip, kind: str, work: Work) -> Run:
     elif work.rotations and bound == "vector" and kind in ("copy", "transpose", "reshape"):
         bound = "relayout"
     run = Run(us, bound, work.moved[HBM], work.products, work.resident, lane="matrix" if work.matrix_us else "vector")
-    run.measured = not work.rows and not work.apart_us and kind not in SORTS
+    kinds = {"product": work.products, "gather": work.rows or work.elements or work.apart_us}
+    kinds |= {"sort": kind in SORTS, "reduction": work.summed, "elementwise": True}
+    run.kind = next(name for name, holds in kinds.items() if holds)
     return run
 
 
@@ -91,7 +95,6 @@ def timed(chip: Chip, op: Operation, run: Run, source: str = "", start: float = 
     below the bytes at HBM's peak or the flops at the peak of their type is raised to it, and the row says so. The error
     of its kind is claimed only for types, sizes and bounds that were measured.
     """
-    constants = chip[run.kind]
     resident = run.resident if run.resident * MEGA <= near_bytes(chip.machine) else 0.0
     far = round((run.megabytes + run.resident - resident) * MEGA) * runs
     flops = sum(run.flops.values()) * runs
@@ -106,18 +109,18 @@ def timed(chip: Chip, op: Operation, run: Run, source: str = "", start: float = 
     elif seconds < least[slowest]:
         seconds, bound = least[slowest], slowest
         notes.append(_AT_PEAK[slowest])
-    sizes = {"megabytes": run.megabytes + run.resident, "flops": float(flops / runs), "depth": float(run.depth)}
-    types = types_of(op) if run.beside is None else frozenset[str]()  # a transfer moves bytes of any type alike
-    seen = run.measured and not notes and constants.seen is not None and constants.seen.covers(types, bound, sizes)
-    known = seen and bool(constants.fitted_on)
-    if not known:
-        notes.append(run.notes or NOT_MEASURED)
+    kind = "transfer" if run.lane == "dma" else f"{run.kind} {type_of(op)}".strip() if run.kind else ""
+    claim = Claim() if notes else chip.claim(kind, bound, 1e6 * (beside or seconds / runs))
+    if run.kind == "alone" and not notes:  # raised to a peak, it is under another law than what was measured
+        sizes = {"megabytes": run.megabytes + run.resident, "flops": float(flops / runs), "depth": float(run.depth)}
+        claim = chip.claim_alone(run.section, types_of(op), bound, sizes)
+    notes += [run.notes] if run.notes else [NOT_MEASURED] if claim.place != "this chip" else []
     if resident:
         notes.append(f"{bytes_text(round(resident * MEGA))} of its arguments may lie in vector memory already")
     return TimeRow(
         *(op.name, op.opcode, seconds, bound, far, flops, source, start / 1e6, run.lane),
-        calibrated=known,
-        error=constants.error if known else 0.0,
+        calibrated=claim.place == "this chip",
+        error=claim.error,
         runs=runs,
         begun=run.begun / 1e6,
         beside=beside,
@@ -126,7 +129,9 @@ def timed(chip: Chip, op: Operation, run: Run, source: str = "", start: float = 
         note="; ".join(notes),
         kernel=op.kernel,
         again="rematted_computation" in op.op_name,
-        measured_on="this chip" if known else "another chip" if seen else "nowhere",
+        measured_on=claim.place,
+        kind=kind,
+        seen=claim.of,
     )
 
 
@@ -138,7 +143,7 @@ def rest_of_transfers(chip: Chip, rows: Sequence[TimeRow], seconds: float) -> Ti
     total = sum(row.bytes for row in rows) / chip.hbm_peak if chip.hbm_peak else 0.0
     if total <= seconds:
         return None
-    run = Run(1e6 * (total - seconds), "hbm", lane="dma", measured=False)
+    run = Run(1e6 * (total - seconds), "hbm", lane="dma")
     return timed(chip, Operation("transfers", "stream", ""), run, start=1e6 * seconds)
 
 
@@ -170,6 +175,12 @@ def flops_of(op: Operation, operands: Sequence[Tiles], results: Sequence[Tiles])
         with suppress(IndexError, ValueError):  # dims that do not fit the shapes
             return product_flops(op, operands, results[0]) or 0
     return 0
+
+
+def type_of(op: Operation) -> str:
+    """The narrowest element type of an operation's arrays, without indices and masks where it has others."""
+    types = types_of(op)
+    return min(types - _INDICES or types, key=lambda name: (int(_DIGITS.findall(name)[0] or 1), name), default="")
 
 
 def types_of(op: Operation) -> frozenset[str]:

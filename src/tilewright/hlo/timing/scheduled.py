@@ -80,7 +80,8 @@ class Schedule:
         # when the host's link, each way, and the network between slices carry what was waited for
         self.busy = defaultdict[str, list[tuple[float, float]]](list)
         self.meetings: dict[str, str] = {}  # what a ``recv`` calls the exchange that its ``send`` begins
-        self.prefetched = set[str]()  # starts of transfers that happened before the program
+        self.prefetched: dict[str, str] = {}  # start of a transfer that happened before the program -> its argument
+        self.brought: dict[str, float] = {}  # argument -> megabytes that such transfers have brought
         self.counted = self.depth = 0
         self.place = "", 1  # the computation that runs and how often it does in all
         self.arrays = cache(lambda shape: [*map(Tiles.of, context.layouts(shape))])  # each text is read once
@@ -146,7 +147,7 @@ class Schedule:
             us, megabytes = self._link_us(op)
             begun = self.begun[op.name] = self._begin("link", us, megabytes)
             if not name.endswith("-start"):
-                return Run(begun.ends - self.now, "link", megabytes, lane="link", measured=False)
+                return Run(begun.ends - self.now, "link", megabytes, lane="link")
         elif name.endswith("-start"):
             self._start(op)
         elif name not in ("async-update", "call-update"):
@@ -199,7 +200,7 @@ class Schedule:
     def _start(self, op: Operation) -> None:
         """A transfer begins when HBM is free; prefetches between programs have happened already."""
         if "cross_program_prefetch_index" in op.attributes:
-            self.prefetched.add(op.name)
+            self.prefetched[op.name] = op.operands[0] if op.operands else op.name
             return
         given, sliced = self._tiles([op.shape])[:2], op.opcode == "slice-start"
         moved = given[1:] if sliced else given if op.opcode == "copy-start" else self._tiles(op.operand_shapes)[:2]
@@ -245,6 +246,8 @@ class Schedule:
         """The wait for what was started."""
         start = start or (op.operands[0] if op.operands else "")
         given, begun = fsum(tiles.megabytes for tiles in self._tiles([op.shape])), self.begun.get(start)
+        if start in self.prefetched:
+            self.brought[self.prefetched[start]] = given
         if begun is None:
             return Run(0.0, "latency", resident=given if start in self.prefetched else 0.0, lane="dma")
         ends = self._carried(begun) if begun.way else begun.ends
@@ -252,7 +255,7 @@ class Schedule:
         bound = "sparsecore" if lane == "sparsecore" else "latency" if not us else "hbm" if lane == "dma" else lane
         megabytes = given if begun.megabytes is None else begun.megabytes
         beside = ends - begun.at
-        return Run(us, bound, megabytes, lane=lane, measured=lane == "dma", begun=begun.at, beside=beside)
+        return Run(us, bound, megabytes, lane=lane, begun=begun.at, beside=beside)
 
     def _between_slices(self, op: Operation, name: str) -> Run | None:
         """An exchange with other slices begins when its data are sent, and ends with the ``recv-done``."""
@@ -298,7 +301,7 @@ class Schedule:
         else:
             us, megabytes = self._elsewhere(op, inside if core == "sparsecore" else ())
             if not op.opcode.endswith("-start"):
-                return Run(us, "sparsecore", megabytes, lane="sparsecore", measured=False)
+                return Run(us, "sparsecore", megabytes, lane="sparsecore")
             self.begun[op.name] = self._begin("sparsecore", us, megabytes)
         return None
 
@@ -357,7 +360,7 @@ class Schedule:
         work.scalar = not windows.counts and all(not tiles.shape for tiles in results)
         run = self._priced(op, name, work)
         if hosted := work.moved[HOST]:
-            return replace(run, us=max(run.us, self._host_us(hosted)), bound="host", lane="host", measured=False)
+            return replace(run, us=max(run.us, self._host_us(hosted)), bound="host", lane="host", kind="")
         return run
 
     def _priced(self, op: Operation, name: str, work: Work) -> Run:

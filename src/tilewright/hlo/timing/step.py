@@ -23,6 +23,7 @@ from tilewright.render.formats import bytes_text, count_text, percent_text, plac
 from tilewright.render.markup import Html, element
 from tilewright.render.page import Card, Page, Step, cards, note, steps
 from tilewright.render.tables import Field, Heading, Table, cells, explorer, table
+from tilewright.targets import SeenError
 from tilewright.trace import Args, Event, Slice, Track
 from tilewright.version import __version__
 
@@ -41,6 +42,8 @@ _WAITS = {
 }
 _OFFLOAD, _OFFLOADED = "xla_tpu_enable_sparse_core_collective_offload_", ("all-gather", "all-reduce", "reduce-scatter")
 """The compiler's flags that let SparseCores exchange beside the products, and for which exchanges there are some."""
+MOSTLY = 2 / 3
+"""Share of its time from which a program is taken to be of one kind of kernel."""
 _SMALL = 0.03
 """Share of the step from which a line is worth a word."""
 _CALL = 0.3
@@ -83,6 +86,9 @@ class TimeRow:
     ``again``           whether it is computed a second time, for the gradient (``jax.checkpoint``)
     ``measured_on``     where operations of its kind, type, size and bound were measured: ``this chip``,
                         ``another chip`` (whose constants were scaled by published peaks) or ``nowhere``
+    ``kind``            of kernel, and its type: ``product bf16``, ``reduction f32``, ``pallas bf16``; ``alone`` in the
+                        program; "" of what nobody has timed
+    ``seen``            what ``error`` was seen on, or that it was not
     ``also``            of several equal rows shown as one, the names of the others; () in every step's own rows
     ==================  ========================================================================================
     """
@@ -110,6 +116,8 @@ class TimeRow:
     kernel: str = ""
     again: bool = False
     measured_on: str = "nowhere"
+    kind: str = ""
+    seen: str = ""
     also: tuple[str, ...] = ()
 
     @property
@@ -128,6 +136,9 @@ class StepTime:
     ``rows``            the operations, in the order they begin
     ``predicted``       the program was StableHLO: fusions and layouts are predictions
     ``notes``           what the reader must know: loops of unknown length, chips without measurements
+    ``brought``         arguments that are brought near the core before it, between calls, and their bytes: these are
+                        in no row, as in no profile
+    ``mixed``           how far off whole functions of the chip were: those of many kinds of kernels, then all
     ==================  ========================================================================================
     """
 
@@ -140,11 +151,18 @@ class StepTime:
     matrix_peak: float = 0.0
     hbm_peak: float = 0.0
     notes: tuple[str, ...] = field(default=())
+    brought: tuple[tuple[str, int], ...] = ()
+    mixed: tuple[SeenError, ...] = ()
 
     @property
     def seconds(self) -> float:
         """The device and the call together: one call, waited for."""
         return self.device_seconds + self.call_seconds
+
+    @property
+    def brought_seconds(self) -> float:
+        """How long HBM takes at its peak for what is ``brought``: calls in a row are no quicker than that."""
+        return sum(size for _, size in self.brought) / self.hbm_peak if self.hbm_peak else 0.0
 
     @property
     def exposed_seconds(self) -> float:
@@ -212,6 +230,24 @@ class StepTime:
         whole = sum(sums.values())
         return {place: seconds / whole if whole else 0.0 for place, seconds in sums.items()}
 
+    @property
+    def seen(self) -> tuple[float, str]:
+        """How far off such steps were, as a share (0: not known), and what that was seen on: functions that are mostly
+        of the kind that two thirds of it are of, else functions of many kinds.
+        """
+        sums = defaultdict[tuple[float, str], float](float)
+        for row in self.rows:
+            sums[row.error, row.seen] += row.seconds
+        most = max(sums, key=lambda claim: sums[claim], default=(0.0, ""))
+        if sums[most] >= MOSTLY * sum(sums.values()):
+            return most
+        if self.coverage["this chip"] < MOSTLY:
+            return 0.0, "not measured for a third of its time and more"
+        for known in self.mixed:
+            if known.least_us <= 1e6 * self.device_seconds <= known.most_us:
+                return known.error, f"{known.functions} functions that were not fitted, of many kinds of kernels"
+        return 0.0, "not measured for steps of many kinds of this length"
+
     def by_bound(self) -> dict[str, float]:
         """Seconds by what bounds them, the most first."""
         sums: dict[str, float] = {}
@@ -233,7 +269,7 @@ class StepTime:
         kind = "modelled, from predicted fusions and layouts" if self.predicted else "modelled, from the dump"
         head = {"schema": SCHEMA, "schema_version": 3, "tilewright": __version__}
         shown = [name for name, value in vars(StepTime).items() if isinstance(value, property)]
-        figures = {name: getattr(self, name) for name in ("device_seconds", "call_seconds", *shown)}
+        figures = {name: getattr(self, name) for name in ("device_seconds", "call_seconds", "brought", *shown)}
         rows = [{name: value for name, value in to_builtins(row).items() if name != "also"} for row in self.rows]
         parts = {"by_bound": self.by_bound(), "notes": list(self.notes), "rows": rows}
         return {**head, "program": self.program, "target": self.target, "kind": kind, **figures, **parts}
@@ -316,6 +352,7 @@ class StepTime:
             Field("flops", "count", "on the matrix unit", of=lambda row: row.flops, below=True, total=True),
             Field("line", of=lambda row: place_text(row.source), width=13, tail=True, facet=True),
             Field("error seen", "percent", error, of=lambda row: row.error or None, below=True),
+            Field("seen on", of=lambda row: row.seen, shown=False),
             Field("beside", "seconds", beside, of=lambda row: row.beside or None, shown=False),
             Field("note", of=lambda row: row.note, below=True),
             Field("why not", of=lambda row: row.unpriced, shown=False),
@@ -328,6 +365,10 @@ class StepTime:
         lines = [f"{self.program} on {self.target}: {seconds_text(self.device_seconds)} a step ({kind})"]
         if self.call_seconds:
             lines.append(f"beside it {seconds_text(self.call_seconds)} for the call itself")
+        for name, size in self.brought:
+            lines.append(f"before it {bytes_text(size)} of {name} are brought near the core, not among its bytes:")
+            waits = "longer than the step, so calls in a row wait for it" * (self.brought_seconds > self.device_seconds)
+            lines.append(f"  {seconds_text(self.brought_seconds)} at HBM's peak, {waits or 'less than the step takes'}")
         matrix, hbm = percent_text(self.matrix_utilisation), percent_text(self.hbm_utilisation)
         work = f"{count_text(self.flops)} flops, {bytes_text(self.bytes)} through HBM"
         lines.append(f"matrix unit {matrix} of its peak, HBM {hbm}: {work}")
@@ -339,6 +380,8 @@ class StepTime:
         covered = [f"{percent_text(share)} {place}" for place, share in self.coverage.items() if share]
         if covered:
             lines.append(f"of its time, kinds measured on: {', '.join(covered)}")
+            error, of = self.seen
+            lines.append(f"error: {percent_text(error)}, seen on {of}" if error else f"error: {of}")
         bounds = [f"{name} {seconds_text(seconds)}" for name, seconds in self.by_bound().items() if seconds]
         lines.append(f"bound by {', '.join(bounds)}" if bounds else "nothing in it takes time")
         return lines
@@ -387,10 +430,11 @@ class StepTime:
         priced = "every operation has a time" if self.priced == 1 else f"{shares}: a lower bound"
         waited = f"of {seconds_text(self.exchange_seconds)} of exchanges"
         call = f"{seconds_text(self.call_seconds)} beside it for the call"
+        before = [f"{bytes_text(size)} of {name} before it" for name, size in self.brought]
         return [
             Card("step", seconds_text(self.device_seconds), call),
             Card("matrix unit", percent_text(self.matrix_utilisation), f"{count_text(self.flops, compact=True)} flops"),
-            Card("HBM", percent_text(self.hbm_utilisation), bytes_text(self.bytes)),
+            Card("HBM", percent_text(self.hbm_utilisation), ", ".join([bytes_text(self.bytes), *before])),
             *([Card("exposed", seconds_text(self.exposed_seconds), waited)] if self.exchange_seconds else []),
             Card("priced", percent_text(self.priced), priced, "plain" if self.priced == 1 else "warn"),
         ]

@@ -75,6 +75,7 @@ class Work:
     registers: float = 0.0  # registers through the vector unit, operation by operation
     transcendental: float = 0.0  # registers through the transcendental unit
     rotations: float = 0.0  # registers turned across lanes
+    summed: float = 0.0  # registers that are summed, or reduced in another way; among ``registers``
     rows: int = 0  # rows gathered or scattered one by one
     elements: int = 0  # and of single elements
     apart_us: float = 0.0  # microseconds of rows that SparseCores gather, or that are scattered into what was written
@@ -194,6 +195,7 @@ def add_operation(
     elif name == "reduce":
         operand = operands[0] if operands else result
         reduced, order = set(op.integers("dimensions")), operand.minor_to_major
+        work.summed += operand.elements * each
         work.registers += operand.elements * each * constants["sum_ops"]
         if order and order[0] in reduced:
             work.rotations += share * operand.elements / max(operand.shape[order[0]], 128) / 8
