@@ -226,7 +226,7 @@ def predicted(program: Program, chip: str) -> list[Kernel]:
                     writes.append(Array(array.of, name in fusing.near, *list(astuple(array))[2:]))
             inside = [fusing.by_name[name] for name in members]
             found.append(Kernel(tuple(writes), tuple(_listed(context, inside))))
-            found += [Kernel((), ()) for _ in fusing._copies(op)]
+            found += [Kernel((), ()) for each in fusing.kernels.get(op.name, ()) if each.opcode == "copy"]
     return found
 
 
