@@ -272,11 +272,6 @@ class Block:
         self.operations.append(operation)
         return operation
 
-    def clear(self) -> list[Node]:
-        """Take all operations out, to put them in anew."""
-        operations, self.operations = self.operations, []
-        return operations
-
 
 def replace_value(old: Value, new: Value) -> None:
     for user in list(old.users):

@@ -133,7 +133,7 @@ def with_calls_in_place(bodies: Sequence[Block], once: bool = False) -> tuple[li
     with suppress(CycleError):
         for name in _innermost_first(calls).static_order():
             expanding.first = {} if once and name not in expanding.private else None
-            expanding.put(functions[name].clear(), functions[name], None, ())
+            expanding.put(functions[name], functions[name], None, ())
     named, open_ = set[str](), functions.keys() - (expanding.private if expanding.called else ())
     while open_:
         named |= open_
@@ -154,9 +154,10 @@ class _Expanding:
         self.private = {name for name, body in functions.items() if _is_private(body.handle.owner)}
         self.first: dict[Hashable, Value] | None = None  # what was computed, where it is not to be computed again
 
-    def put(self, operations: Sequence[Node], block: Block, of: dict[Value, Value] | None, calls: Any) -> None:
-        """Put operations into a block; as copies, that come with ``calls``, where their values have others (``of``)."""
-        for op in operations:
+    def put(self, source: Block, block: Block, of: dict[Value, Value] | None, calls: Any) -> None:
+        """Put a block's operations into it anew, or into another as copies, of values ``of`` theirs, with ``calls``."""
+        operations, block.operations = source.operations, [] if source is block else block.operations
+        for op in operations if of is None else (op for op in operations if op.name != "func.return"):
             self.position += 1
             operands = op.operands if of is None else [of[value] for value in op.operands]
             key = merging_key(op, operands) if self.first is not None and block.owner is None else None
@@ -164,7 +165,7 @@ class _Expanding:
             if callee in self.private and self.position <= Inline.limit:
                 self.called, body = True, self.functions[callee]
                 inside = dict(zip(body.arguments, operands))
-                self.put(body.operations[:-1], block, inside, op.origins)
+                self.put(body, block, inside, op.origins)
                 values = [inside[value] for value in body.operations[-1].operands]
             elif self.first is not None and key in self.first:
                 values, block.changed = [self.first[key]], True
@@ -172,7 +173,7 @@ class _Expanding:
                 node = block.append(op if of is None else self._copy(op, operands, of, calls))
                 node.position = self.position
                 for body, inner in zip(op.blocks, node.blocks):
-                    self.put(body.clear() if of is None else body.operations, inner, of, calls)
+                    self.put(body, inner, of, calls)
                 if self.first is not None and key is not None:
                     self.first[key] = node.result
                 continue
