@@ -1,7 +1,7 @@
 """StableHLO priced by a stated model of what the TPU compiler fuses; there is no schedule, so none is claimed.
 
 * The kernels, and where their arrays lie, are those of ``semantics.placing``.
-* Arguments stream in beside the compute and stay, so that the step takes the longer of kernels and HBM.
+* Arguments stream in beside the compute, so that the step takes the longer of kernels and HBM.
 * In a loop every operation on one number is a kernel; the first of a chain takes a launch.
 * A gather of many rows of a large table is left to SparseCores. One of rows that lie across the lanes turns its table
   first; what a batched product takes of an activation is cut out and turned first.
@@ -55,7 +55,6 @@ class Fusing(Placed):
         self.chip = chip
         self.pallas: Kernels = outer.pallas if outer else Kernels(context, chip)
         self.begun = False  # whether a kernel has run, beside which arguments can come in
-        self.arrived = set[str]()  # those that came, and stay for whoever reads them next
         self.rows: list[TimeRow] = []
         self.shapes: dict[str, tuple[str, ...]] = {}  # of a kernel: what it reads
         self.clock, self.runs = 0.0, 1
@@ -66,7 +65,7 @@ class Fusing(Placed):
 
     def _lies_in(self, name: str) -> int:
         """The memory that a value lies in."""
-        return self._memory(name == self.prefetched or name in self.arrived or name in self.near)
+        return self._memory(name == self.prefetched or name in self.near)
 
     def _run(self, kind: str, work: Work) -> Run:
         """What a kernel takes that passes its arrays in as many windows as they fill, if no steps of it are known."""
@@ -240,9 +239,8 @@ class Fusing(Placed):
         for name, share in read.items():
             megabytes = share * self.tiles[name].megabytes if name in self.tiles else 0.0
             streams_early = name in self.arguments and megabytes <= _STREAMED_MB and self.computation.entry
-            if megabytes and streams_early and name != self.prefetched and self.begun and name not in self.arrived:
+            if megabytes and streams_early and name != self.prefetched and self.begun:
                 early += megabytes
-                self.arrived |= {name} if share == 1 and megabytes <= near_mb else set()
             elif megabytes:
                 work.moved[self._lies_in(name)] += megabytes  # type: ignore[assignment]
                 work.resident += self.tiles[name].megabytes if name == self.prefetched else 0.0
