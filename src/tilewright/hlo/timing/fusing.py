@@ -160,12 +160,11 @@ class Fusing(Placed):
         """Microseconds of a gather that SparseCores do: of many rows of a large table, of more than bytes; else 0."""
         if len(operands) < 2 or not self.chip.machine.sparse or not self.computation.entry:
             return 0.0
-        result, table = self.tiles[op.name], operands[0]
-        rows = gathered_rows(op, operands[1], result)
+        table, rows = operands[0], gathered_rows(op, operands[1], self.tiles[op.name])
         bits = 8 * 1e6 * table.megabytes / max(1, table.elements)
         if rows < _MANY_ROWS or table.megabytes < _LARGE_TABLE_MB or bits <= 8:
             return 0.0
-        return self.chip.gathered_us(op, rows, result.megabytes)[0]
+        return self.chip.gathered_us(op, rows, self.tiles[op.name].megabytes)[0]
 
     def _transform(self, op: Operation, work: Work) -> float:
         """Add what a Fourier transform asks, as it is compiled to many kernels; megabytes that it keeps between them.
@@ -214,7 +213,7 @@ class Fusing(Placed):
                 continue
             if of == "scatter" and len(operands) > 1:  # each row is fetched, too; single numbers go to SparseCores
                 count = gathered_rows(member, operands[1], made)
-                if prod(operands[-1].shape) == count and self.context.chip and self.context.chip.sparse:
+                if prod(operands[-1].shape) == count and self.chip.machine.sparse:
                     work.sparse_us += self.chip.sparse_us(0, 0, sum(tiles.megabytes for tiles in operands))
                     continue
                 work.rows += count
@@ -238,8 +237,8 @@ class Fusing(Placed):
         work.moved[self._memory(between <= near_mb)] += between  # type: ignore[assignment]
         for name, share in read.items():
             megabytes = share * self.tiles[name].megabytes if name in self.tiles else 0.0
-            streams_early = name in self.arguments and megabytes <= _STREAMED_MB and self.computation.entry
-            if megabytes and streams_early and name != self.prefetched and self.begun:
+            streams_early = name in self.arguments and megabytes <= _STREAMED_MB and name != self.prefetched
+            if streams_early and self.begun and self.computation.entry:
                 early += megabytes
             elif megabytes:
                 work.moved[self._lies_in(name)] += megabytes  # type: ignore[assignment]
