@@ -65,15 +65,14 @@ def price_alone(
 # many, which overlap, the slowest part counts; and they take no less than the most that fits one.
 
 
+_Parts = tuple[float, float, float]
+"""Microseconds that a kernel starts, streams and computes."""
+
+
 def _passed(
-    c: TimeConstants,
-    one: tuple[float, float, float],
-    fits: float = 1.0,
-    many: tuple[float, float, float] = (0.0, 0.0, 0.0),
-    relayout: float = 0.0,
-    memory: str = "hbm",
+    c: TimeConstants, one: _Parts, fits: float = 1, many: _Parts = (0, 0, 0), relayout: float = 0, memory: str = "hbm"
 ) -> Run:
-    """The price of a kernel: (starts, stream, compute) where all is ``one`` window, as far as it ``fits``, or many.
+    """The price of a kernel whose arrays are ``one`` window, as far as that ``fits``, or many.
 
     ``relayout``: microseconds of a kernel before or behind it.
     """

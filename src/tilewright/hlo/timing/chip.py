@@ -190,10 +190,7 @@ def _scaled(measured: Target, machine: Target) -> Mapping[str, TimeConstants]:
     """Bandwidths by HBM's peak, work by the matrix peak (which has the clock in it), latencies as they are."""
     theirs, ours = measured.memory("hbm"), machine.memory("hbm")
     bandwidth = ours.bytes_per_second / theirs.bytes_per_second if ours and theirs else 1.0
-    speed = 1.0
-    if machine.matrix and measured.matrix and measured.matrix.bf16_ops_per_second:
-        speed = machine.matrix.bf16_ops_per_second / measured.matrix.bf16_ops_per_second
-    clock = speed * _multipliers(measured) / _multipliers(machine)
+    clock = _clock(machine) / _clock(measured)
 
     def factor(name: str) -> float:
         if name.endswith("mb_per_us"):
@@ -263,7 +260,7 @@ def _scale(tables: Mapping[str, dict[str, float]], share: float, of: Callable[[s
         values.update({name: value * share for name, value in values.items() if of(name)})
 
 
-def _multipliers(machine: Target) -> float:
-    """How many multipliers all matrix units of a device have."""
+def _clock(machine: Target) -> float:
+    """Operations a second of one multiplier of the matrix units."""
     matrix = machine.matrix
-    return float(matrix.units * matrix.rows * matrix.columns) if matrix else 1.0
+    return matrix.bf16_ops_per_second / (matrix.units * matrix.rows * matrix.columns) if matrix else 1.0

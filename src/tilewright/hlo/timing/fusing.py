@@ -1,7 +1,7 @@
 """StableHLO priced by a stated model of what the TPU compiler fuses; there is no schedule, so none is claimed.
 
 * The kernels, and where their arrays lie, are those of ``semantics.placing``.
-* Arguments stream in beside the compute and stay, so that the step takes the longer of kernels and HBM.
+* Arguments stream in beside the compute, so that the step takes the longer of kernels and HBM.
 * In a loop every operation on one number is a kernel; the first of a chain takes a launch.
 * A gather of many rows of a large table is left to SparseCores. One of rows that lie across the lanes turns its table
   first; what a batched product takes of an activation is cut out and turned first.
@@ -56,7 +56,6 @@ class Fusing(Placed):
         self.chip = chip
         self.pallas: Kernels = outer.pallas if outer else Kernels(context, chip)
         self.begun = False  # whether a kernel has run, beside which arguments can come in
-        self.arrived = set[str]()  # those that came, and stay for whoever reads them next
         self.rows: list[TimeRow] = []
         self.shapes: dict[str, tuple[str, ...]] = {}  # of a kernel: what it reads
         self.clock, self.runs = 0.0, 1
@@ -67,7 +66,7 @@ class Fusing(Placed):
 
     def _lies_in(self, name: str) -> int:
         """The memory that a value lies in."""
-        return self._memory(name == self.prefetched or name in self.arrived or name in self.near)
+        return self._memory(name == self.prefetched or name in self.near)
 
     def _run(self, kind: str, work: Work) -> Run:
         """What a kernel takes that passes its arrays in as many windows as they fill, if no steps of it are known."""
@@ -163,7 +162,7 @@ class Fusing(Placed):
         """Microseconds of a gather that SparseCores do: of many rows of a large table, of more than bytes; else 0."""
         if len(operands) < 2 or not self.chip.kernel["sparse_gathers"] or not self.computation.entry:
             return 0.0
-        result, table = self.tiles[op.name], operands[0]
+        table, result = operands[0], self.tiles[op.name]
         rows = gathered_rows(op, operands[1], result)
         bits = 8 * 1e6 * table.megabytes / max(1, table.elements)
         least = _TABLE_MB if bits >= 32 and result.elements <= table.elements else _LARGE_TABLE_MB
@@ -218,7 +217,7 @@ class Fusing(Placed):
                 continue
             if of == "scatter" and len(operands) > 1:  # each row is fetched, too; single numbers go to SparseCores
                 count = gathered_rows(member, operands[1], made)
-                if prod(operands[-1].shape) == count and self.context.chip and self.context.chip.sparse:
+                if prod(operands[-1].shape) == count and self.chip.machine.sparse:
                     work.apart_us += self.chip.sparse_us(0, 0, sum(tiles.megabytes for tiles in operands))
                     continue
                 work.apart_us += count * self.chip.kernel["gather_row_ns"] / 1e3
@@ -242,10 +241,9 @@ class Fusing(Placed):
         work.moved[self._memory(between <= near_mb)] += between  # type: ignore[assignment]
         for name, share in read.items():
             megabytes = share * self.tiles[name].megabytes if name in self.tiles else 0.0
-            streams_early = name in self.arguments and megabytes <= _STREAMED_MB and self.computation.entry
-            if megabytes and streams_early and name != self.prefetched and self.begun and name not in self.arrived:
+            streams_early = name in self.arguments and megabytes <= _STREAMED_MB and name != self.prefetched
+            if streams_early and self.begun and self.computation.entry:
                 early += megabytes
-                self.arrived |= {name} if share == 1 and megabytes <= near_mb else set()
             elif megabytes:
                 work.moved[self._lies_in(name)] += megabytes  # type: ignore[assignment]
                 work.resident += self.tiles[name].megabytes if name == self.prefetched else 0.0

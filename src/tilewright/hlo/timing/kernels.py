@@ -88,8 +88,7 @@ def pipeline(chip: Chip, kernel: Kernel, near: Collection[int] = ()) -> Pipeline
 
     Two cores that are one device share the steps of a grid with a parallel dim; without one, one core does all.
     """
-    constants = chip["pallas"]
-    cores = round(chip.kernel["cores"])
+    constants, cores = chip["pallas"], round(chip.kernel["cores"])
     shared = any(word == "parallel" and size > 1 for word, size in zip(kernel.semantics, kernel.grid))
     split = max(1.0, cores / kernel.uneven) if shared else 1.0
     units = [_units(chip, constants, part, cores) for part in kernel.parts]
@@ -102,13 +101,12 @@ def pipeline(chip: Chip, kernel: Kernel, near: Collection[int] = ()) -> Pipeline
         far = sum(megabytes for operand, megabytes, _ in moment.moved if operand not in near)
         beside = sum(megabytes for operand, megabytes, _ in moment.moved if operand in near)
         moved = chip.stream_us(far, constants["hbm"]) + beside / chip.kernel["near_mb_per_us"]
-        count = sum(transfers for _, _, transfers in moment.moved)
         matrix, lanes = asked["matrix"], asked["lanes"]
         # units beside the matrix unit work at once; what crosses lanes comes on top
         vector = max((us for unit, us in asked.items() if unit not in ("matrix", "lanes")), default=0.0)
         core = max(matrix, vector) + constants["not_hidden"] * min(matrix, vector) + lanes
-        start = count * constants["transfer_us"] + (constants["alone_us"] if moment.alone else constants["step_us"])
-        start /= 1 if moment.alone else split
+        start = sum(transfers for _, _, transfers in moment.moved) * constants["transfer_us"]
+        start = start + constants["alone_us"] if moment.alone else (start + constants["step_us"]) / split
         us = max(core, moved) + constants["beside"] * min(core, moved) + start
         parts = {"matrix": matrix, "vector": max(vector + lanes, core - matrix if vector > matrix else 0.0)}
         parts |= {"hbm" if far >= beside else "vmem": moved, "latency": start}
@@ -302,9 +300,8 @@ class Kernels:
         return Run(us, "sparsecore", 2 * written, lane="sparsecore", kind="pallas", notes=note)
 
     def _timed(self, matrix: float, vector: float, far: float, flops: int, note: str) -> Run:
-        constants = self.chip.kernel
         parts = {"matrix": matrix, "vector": vector, "hbm": self.chip.stream_us(far)}
-        us, bound = busy(parts, constants["launch_us"])
+        us, bound = busy(parts, self.chip.kernel["launch_us"])
         lane = "matrix" if flops else "vector"
         return Run(us, bound, far, {"bf16": flops} if flops else {}, lane=lane, kind="pallas", notes=note)
 
