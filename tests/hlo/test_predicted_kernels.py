@@ -37,6 +37,23 @@ def attended(q, k):
     return jnp.einsum("hqk,hkd->hqd", jax.nn.softmax(scores).astype(BF16), k)
 
 
+def convolved(stride=1, groups=1):
+    def function(x, w):
+        dims = ("NHWC", "HWIO", "NHWC")
+        made = jax.lax.conv_general_dilated(x, w, (stride, stride), "SAME", None, None, dims, groups)
+        return jax.nn.relu(made)
+
+    return function
+
+
+def pooled(x):
+    return jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 3, 3, 1), (1, 2, 2, 1), "SAME")
+
+
+def images(*sizes):
+    return S(sizes, BF16)
+
+
 CASES = {
     # what a loop's body computes of what stays as it is, is done once, before it; of its counters each is a kernel
     "invariant": (
@@ -95,7 +112,36 @@ CASES = {
         (attended, S((4, 8192, 128), BF16), S((4, 8192, 128), BF16)),
         [("multiply", 1, "matrix"), ("reduce", 1, "vector"), ("dot_general", 1, "matrix")],
     ),
+    # a convolution's images have channels in the lanes, and the batch in the sublanes: a result in another order is a
+    # copy, an argument is copied where other dims lie in its lanes
+    "images": ((convolved(), images(16, 56, 56, 128), images(3, 3, 128, 128)), [("maximum", 1, "matrix"), COPY]),
+    "images that lie so": ((convolved(2), images(32, 56, 56, 128), images(3, 3, 128, 256)), [("maximum", 1, "matrix")]),
+    "images of few channels": (
+        (convolved(2), images(32, 224, 224, 3), images(7, 7, 3, 64)),
+        [COPY, ("maximum", 1, "matrix"), COPY],
+    ),
+    # of fewer than eight the columns are cut
+    "few images": (
+        (convolved(), images(4, 64, 64, 128), images(3, 3, 128, 128)),
+        [COPY, COPY, ("maximum", 1, "matrix"), COPY, COPY],
+    ),
+    "pooling": ((pooled, images(32, 112, 112, 64)), [COPY, ("reduce_window", 1, "vector")]),
 }
+
+
+@pytest.mark.parametrize(
+    ("given", "megabytes"),
+    [
+        (CASES["pooling"][0], 289.9),
+        (CASES["images of few channels"][0], 275.3),
+        (CASES["images"][0], 25.7),
+        ((convolved(2, 96), images(32, 112, 112, 96), images(3, 3, 1, 96)), 319.3),
+    ],
+    ids=["pooling", "few channels", "images", "groups"],
+)
+def test_images_pass_hbm_as_in_the_compilers_module(given, megabytes):
+    """Megabytes of the modules that the compiler made for v6e, padding included."""
+    assert sum(row.bytes for row in kernels(*given)) / 1e6 == pytest.approx(megabytes, rel=0.01)
 
 
 @pytest.mark.parametrize("name", CASES)

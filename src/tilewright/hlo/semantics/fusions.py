@@ -11,6 +11,10 @@ A stated model, read off the modules of the TPU's compiler:
 * An update that a condition keeps or drops is done in place, of an argument that is not given away in a copy of it; a
   product without free dims is a reduction.
 * What loops, branches, custom calls, sorts and exchanges take is written, and so are the results.
+* Images of convolutions have their channels in the lanes and the batch in the sublanes, or the other way round where
+  that pads less; what is computed of them element by element lies alike. A result in another order is a copy behind
+  the kernel; an argument is copied before it, if other dims are in its lanes, and before pooling always. Of fewer than
+  eight images columns are cut in eight, as further images: arguments are copied twice, and so are results.
 """
 
 from __future__ import annotations
@@ -40,6 +44,7 @@ from tilewright.hlo.opcodes import (
 )
 from tilewright.hlo.program import Computation, Operation, Program, given_away
 from tilewright.hlo.semantics.context import Context
+from tilewright.hlo.semantics.dims import image_dims, is_cut
 from tilewright.layout import TensorLayout, is_bitcast, predict
 
 _PARTS = frozenset({"slice", "dynamic-slice", "pad", "concatenate"})
@@ -49,6 +54,9 @@ _SPREAD = re.compile(r"\d_-?\d+_[1-9]")
 """In a pad's attributes: it puts something between elements, as a scan does that joins its halves. It is written."""
 _LANES = 128
 _PALLAS = "tpu_custom_call"
+_POOLS = frozenset({"reduce-window", "select-and-scatter"})
+_ALIKE = ELEMENTWISE | _POOLS | {"pad", "slice", "concatenate", "reverse"}
+"""Operations whose results lie as the images do that they are made of."""
 _MANY = 8
 _LONG_ROW = 4096
 _RECOMPUTED = 1.1
@@ -112,6 +120,7 @@ class Fusions:
         masks = context.chip is not None and context.chip.compiler_masks_groups
         grouped = (op for op in self.operations if self.kind[op.name] == "ragged-dot")
         self.masked = {op.name for op in grouped if masks and not is_turned(op)}
+        self.images = self._lie_as_images()
         units = context.chip.matrix if context.chip is not None else None
         self.side = units.rows if units else 0
         self.wide_units = self.side >= 256
@@ -163,6 +172,32 @@ class Fusions:
         with suppress(TilewrightError, OverflowError):
             return [layout for shape in shapes for layout in self.context.layouts(shape)]
         return ()
+
+    def _lie_as_images(self) -> dict[str, TensorLayout]:
+        """Where the values around convolutions and pooling lie; of an argument, where it is wanted.
+
+        What pooling takes lies as its result does, which has an order of its own where no convolution is near.
+        """
+        minor: dict[
+            str, tuple[tuple[int, ...], ...]
+        ] = {}  # value -> its lanes and sublanes, one of these pairs of dims
+        for op in self.operations:
+            if self.kind[op.name] == "convolution":
+                minor |= {name: (pair, pair[::-1]) for name, pair in image_dims(op).items() if name in self.by_name}
+        open_, pools = [*minor], [op for op in self.operations if self.kind[op.name] in _POOLS and "," in op.shape]
+        while open_ or pools:
+            op = self.by_name[open_.pop()] if open_ else pools.pop()
+            if op.name not in minor:
+                minor[op.name] = tuple([tuple(array.minor_to_major[:2]) for array in self._arrays(op.shape)])
+            makers = [self.by_name[name] for name in op.operands if name in self.by_name]
+            readers = [reader for reader in self.readers[op.name] if self.kind[reader.name] in _ALIKE]
+            for near in (*(makers if self.kind[op.name] in _ALIKE else ()), *readers):
+                alike = len(dims_of(near.shape)) == len(dims_of(op.shape)) and self.kind[near.name] not in FREE
+                if alike and near.name not in minor:
+                    minor[near.name] = minor[op.name]
+                    open_.append(near.name)
+        arrays = [(name, array) for name in minor for array in self._arrays(self.by_name[name].shape)]
+        return {name: predict("tpu", array.shape, array.dtype, minor=minor[name]) for name, array in arrays}
 
     def _sides(self, op: Operation) -> Sequence[TensorLayout]:
         """The operand and the result of a reshape; none where they are not known, or have not the same elements."""
@@ -458,11 +493,35 @@ class Fusions:
             return self._with_copies(op, kept)
         if update := self._turned_update(op.name):
             return [*(replace(op, name=f"{op.name}.copy{k}", opcode="copy", shape=update) for k in range(2)), op]
+        image, head_kind = self.images.get(op.name), plain_opcode(head.opcode)
+        if image is not None and head_kind in _POOLS | {"convolution"}:
+            copied = {k for k, name in enumerate(op.operands) if self._is_turned_image(name, head_kind in _POOLS)}
+            cut = head_kind == "convolution" and is_cut(head)
+            *copies, made = self._with_copies(op, copied)
+            turned = op.name in self.results and (cut or self._at_border(op.shape) != image.minor_to_major)
+            kernels = [*copies, *(self._copied_after(made) if turned else [made])]
+            for each in [each for each in kernels if cut and each.opcode == "copy"]:
+                source = each.operands if each.name == op.name else (each.name,)
+                kernels.append(replace(each, name=f"{op.name}.copy.{each.name}", operands=source))
+            return kernels
         parts = [reader.opcode for reader in self.readers[op.name]]
         cut = op.name in self.relaid and self.wide_units and len(parts) > 1 and {*map(plain_opcode, parts)} == {"slice"}
         if cut or (op.name in self.results and self._turned(self.head_of.get(op.name, op.name))):
             return self._copied_after(op)
         return [op]
+
+    def _is_turned_image(self, name: str, pooled: bool) -> bool:
+        """Whether an argument is copied before a kernel takes it as an image."""
+        if name not in self.images or name not in self.arguments:
+            return False
+        lies, wanted = self._at_border(self.by_name[name].shape), self.images[name].minor_to_major
+        cut = any(self.kind[reader.name] == "convolution" and is_cut(reader) for reader in self.readers[name])
+        return cut or (lies != wanted if pooled else lies[:1] != wanted[:1])
+
+    def _at_border(self, shape: str) -> tuple[int, ...]:
+        """The order of an argument's or a result's dims, minor first; () for several."""
+        orders = [predict("tpu", a.shape, a.dtype, boundary=True).minor_to_major for a in self._arrays(shape)]
+        return tuple(orders[0]) if len(orders) == 1 else ()
 
     def _written_over(self, op: Operation) -> Iterator[int]:
         """Which operands an update or a loop changes where they lie: an argument that was not given away is copied."""
@@ -477,6 +536,8 @@ class Fusions:
 
     def _copied_after(self, op: Operation) -> list[Operation]:
         first = replace(op, name=f"{op.name}.turned")
+        if op.name in self.images:
+            self.images[first.name] = self.images.pop(op.name)
         return [first, replace(op, opcode="copy", operands=(first.name,), operand_shapes=(op.shape,), calls=())]
 
     def _turned_update(self, name: str) -> str:
@@ -505,6 +566,9 @@ class Fusions:
             for k in copied
         }
         operands = tuple(copies[k].name if k in copies else name for k, name in enumerate(op.operands))
+        self.images |= {
+            copy.name: self.images[name] for copy in copies.values() if (name := copy.operands[0]) in self.images
+        }
         return [*(replace(copy, source=op.source) for copy in copies.values()), replace(op, operands=operands)]
 
     def _turned(self, name: str) -> bool:
@@ -525,8 +589,8 @@ class Fusions:
 
     def _odd(self, shape: str) -> bool:
         """Whether an argument or result of the program lies in another order than rows last, with less padding."""
-        orders = [predict("tpu", a.shape, a.dtype, boundary=True).minor_to_major for a in self._arrays(shape)]
-        return len(orders) == 1 and tuple(orders[0]) != tuple(reversed(range(len(orders[0]))))
+        order = self._at_border(shape)
+        return order != tuple(reversed(range(len(order))))
 
 
 def _union(names: Sequence[frozenset[str]]) -> frozenset[str]:

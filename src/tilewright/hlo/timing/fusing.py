@@ -131,7 +131,7 @@ class Fusing(Placed):
         """The rows of the copies of what an operation takes, or of what it gives; their megabytes."""
         streamed = 0.0
         for copy in self._copies(op):
-            if (copy.operands[0] in op.operands) == of_operands:
+            if (copy.operands[0] not in (op.name, f"{op.name}.turned")) == of_operands:
                 run = self._copied(op, copy)
                 self._add(copy if copy.name != op.name else replace(copy, name=f"{op.name}.copy"), run, runs)
                 streamed += run.megabytes
@@ -220,7 +220,9 @@ class Fusing(Placed):
 
     def _asked(self, op: Operation) -> tuple[Asked, float, float, int]:
         """What a kernel asks, megabytes of arguments that come early or earlier, and how many others start for it."""
-        kind, result, near_mb = plain_opcode(op.opcode), self.tiles[op.name], self.chip.kernel["near_result_mb"]
+        kind, near_mb = plain_opcode(op.opcode), self.chip.kernel["near_result_mb"]
+        written_as = f"{op.name}.turned" if f"{op.name}.turned" in self.tiles else op.name
+        result = self.tiles[written_as]
         read, members = self.found.pop(op.name) if op.name in self.found else self.members(op)
         asked, early, resident, starts, steps = Asked(Work(), Windows()), 0.0, 0.0, 0, 1
         written, turned = result.megabytes, 0.0
@@ -266,12 +268,14 @@ class Fusing(Placed):
             if of == "gather" and operands and across_lanes(member, operands[0]):
                 asked.far += operands[0].megabytes
                 asked.work.rotations += share * operands[0].elements / REGISTER
-        passing = [(written, self._is_near(op.name)), (turned, turned <= near_mb)]
+        copies = {copy.operands[0]: copy.name for copy in self.copied.get(op.name, ()) if len(copy.operands) == 1}
+        passing = [(written, self._is_near(written_as)), (turned, turned <= near_mb)]
         if kind in WRITES_IN_PLACE and len(op.operands) > WRITES_IN_PLACE[kind]:
             update = self.tiles.get(op.operands[WRITES_IN_PLACE[kind]], result)
             own = written if op.operands[0] in self.through else min(written, update.megabytes)
             passing[0] = own, self._is_near(op.name)
         for name, share in read.items():
+            name = copies.get(name, name)
             megabytes = share * self.tiles[name].megabytes if name in self.tiles else 0.0
             streams_early = name in self.arguments and megabytes <= _STREAMED_MB and self.computation.entry
             if megabytes and streams_early and name != self.prefetched and self.begun and name not in self.arrived:
@@ -312,10 +316,11 @@ class Fusing(Placed):
 
     def _copied(self, op: Operation, turned: Operation) -> Run:
         """What turns an operand of a kernel before it, or its result behind it, or keeps an argument."""
-        tiles, ends = self.arrays([turned.shape])[0], [turned.operands[0].removesuffix(".turned"), turned.name]
-        ends[1] = ends[1] if ends[1] in self.tiles else op.name
-        near = sum(self._is_near(name) for name in ends if name in self.tiles) * tiles.megabytes
-        far = 2 * tiles.megabytes - near
-        work = Work() if self._is_kept(op, turned) else Work(rotations=tiles.elements / REGISTER)
+        after, kept = self.tiles[turned.name], self._is_kept(op, turned)
+        before = self.tiles.get(turned.operands[0], after) if turned.operand_shapes == (turned.shape,) else after
+        ends = (turned.operands[0], before), (op.name if kept else turned.name, after)
+        near = sum(tiles.megabytes for name, tiles in ends if self._is_near(name))
+        far = before.megabytes + after.megabytes - near
+        work = Work() if kept else Work(rotations=after.elements / REGISTER)
         windows = Windows((max(1, round(max(far, near) / _WINDOW_MB)),))
         return run_of(self.chip, "copy", Asked(work, windows, far, near=near))
