@@ -156,8 +156,8 @@ class Placed:
         return near
 
     def _brought_in(self) -> Iterator[str]:
-        """What a compiler brings in between calls, as it is or in another type and order: both sides of a dot, the
-        weights of a convolution, a table of whole rows; nothing that only the vector unit reads.
+        """What a compiler brings in between calls, as it is or in a wider type and another order: both sides of a dot,
+        the weights of a convolution, a table of whole rows; nothing that only the vector unit reads, or is narrowed.
         """
         taken = {**dict.fromkeys(DOTS, slice(2)), "convolution": slice(1, 2), "gather": slice(1)}
         for op in self.operations:
@@ -166,8 +166,15 @@ class Placed:
                 continue
             for name in op.operands[taken.get(plain_opcode(op.opcode), slice(0))]:
                 while name in self.through and plain_opcode(self.by_name[name].opcode) in _SAME:
+                    if self._narrows(self.by_name[name]):
+                        break
                     name = self.by_name[name].operands[0]
                 yield name
+
+    def _narrows(self, op: Operation) -> bool:
+        """Whether it casts to a type of fewer bits, as a program does that keeps its weights in float32."""
+        before, after = self.tiles.get(op.operands[0]), self.tiles.get(op.name)
+        return before is not None and after is not None and after.megabytes < before.megabytes
 
     def _second_results(self) -> dict[str, list[str]]:
         """What a kernel makes of what it writes, or of what it reads, by its name: further results of that kernel.
