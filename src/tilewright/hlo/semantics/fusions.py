@@ -503,6 +503,7 @@ class Fusions:
             for each in [each for each in kernels if cut and each.opcode == "copy"]:
                 source = each.operands if each.name == op.name else (each.name,)
                 kernels.append(replace(each, name=f"{op.name}.copy.{each.name}", operands=source))
+                self.images[kernels[-1].name] = image
             return kernels
         parts = [reader.opcode for reader in self.readers[op.name]]
         cut = op.name in self.relaid and self.wide_units and len(parts) > 1 and {*map(plain_opcode, parts)} == {"slice"}

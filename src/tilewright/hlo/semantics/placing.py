@@ -33,8 +33,6 @@ _SAME = frozenset({"bitcast", "convert", "reshape", "transpose"})
 """Operations whose result is their operand in another type or form."""
 _TOGETHER = ELEMENTWISE | {"broadcast", "constant", "iota", "reshape"}
 """Operations of kernels that become one kernel of several results."""
-_CHANGES = WRITES_IN_PLACE.keys() | {"while"}
-"""Operations that change an operand where it lies."""
 _BLOCK, _BLOCK_MB = 1280, 16.0
 """Rows and columns of one block of a product's result, and megabytes of an operand that stays for all blocks."""
 _KEPT_FREE = 8 << 20
@@ -99,10 +97,10 @@ class Placed:
             if op.name in self.leaving and op.operands and plain_opcode(op.opcode) in WRITES_IN_PLACE:
                 self.leaving.add(op.operands[0])
         self.tiles, self.broken = dict[str, Tiles](), dict[str, str]()
-        for op in (*kernels, *self.operations):
+        images = fusions.images.keys() - fusions.arguments
+        for op in (*(op for op in kernels if op.name in images), *self.operations):
             try:
-                image = op.name in fusions.images and op.name not in fusions.arguments
-                if layouts := [fusions.images[op.name]] if image else context.layouts(op.shape):
+                if layouts := [fusions.images[op.name]] if op.name in images else context.layouts(op.shape):
                     self.tiles[op.name] = Tiles.of(max(layouts, key=lambda layout: layout.size_bytes))
             except (TilewrightError, OverflowError) as error:
                 self.broken[op.name] = str(error)
@@ -134,8 +132,6 @@ class Placed:
             room -= alive[0][1]
         carried = [op.name for op in self.operations if op.opcode == "parameter"]
         least, apart = room, {*carried, *self.results}
-        for name, copies in self.copied.items():  # what is changed in a copy lies where its result does
-            apart.update(copy.name for copy in copies if plain_opcode(self.by_name[name].opcode) in _CHANGES)
         for at, op in enumerate(kernels):
             while alive and alive[0][0] < at:
                 room += heappop(alive)[1]

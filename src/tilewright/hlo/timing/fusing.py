@@ -268,7 +268,7 @@ class Fusing(Placed):
             if of == "gather" and operands and across_lanes(member, operands[0]):
                 asked.far += operands[0].megabytes
                 asked.work.rotations += share * operands[0].elements / REGISTER
-        copies = {copy.operands[0]: copy.name for copy in self.copied.get(op.name, ()) if len(copy.operands) == 1}
+        copies = {copy.operands[0]: copy.name for copy in self.copied.get(op.name, ()) if copy.name in self.tiles}
         passing = [(written, self._is_near(written_as)), (turned, turned <= near_mb)]
         if kind in WRITES_IN_PLACE and len(op.operands) > WRITES_IN_PLACE[kind]:
             update = self.tiles.get(op.operands[WRITES_IN_PLACE[kind]], result)
@@ -316,11 +316,13 @@ class Fusing(Placed):
 
     def _copied(self, op: Operation, turned: Operation) -> Run:
         """What turns an operand of a kernel before it, or its result behind it, or keeps an argument."""
-        after, kept = self.tiles[turned.name], self._is_kept(op, turned)
-        before = self.tiles.get(turned.operands[0], after) if turned.operand_shapes == (turned.shape,) else after
-        ends = (turned.operands[0], before), (op.name if kept else turned.name, after)
-        near = sum(tiles.megabytes for name, tiles in ends if self._is_near(name))
-        far = before.megabytes + after.megabytes - near
-        work = Work() if kept else Work(rotations=after.elements / REGISTER)
+        tiles = self.tiles.get(turned.name) or self.arrays([turned.shape])[0]
+        first = turned.operands[0] if turned.operands[0] in self.tiles else turned.operands[0].removesuffix(".turned")
+        before = self.tiles.get(first, tiles)
+        before = before if before.shape == tiles.shape else tiles
+        ends = (first, before), (turned.name if turned.name in self.tiles else op.name, tiles)
+        near = sum(each.megabytes for name, each in ends if self._is_near(name))
+        far = before.megabytes + tiles.megabytes - near
+        work = Work() if self._is_kept(op, turned) else Work(rotations=tiles.elements / REGISTER)
         windows = Windows((max(1, round(max(far, near) / _WINDOW_MB)),))
         return run_of(self.chip, "copy", Asked(work, windows, far, near=near))
