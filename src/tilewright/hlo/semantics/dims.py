@@ -175,28 +175,26 @@ def _convolution(op: Operation, operands: Sequence[Shaped], result: Shaped) -> _
 
 
 def image_dims(op: Operation) -> dict[str, tuple[int, int]]:
-    """The images of a convolution, its result's name among them -> which dims are their channels and their batch, or
-    their columns where these are cut (:func:`is_cut`).
+    """Images of a convolution, its result among them -> the dims of their channels and their batch (columns if cut).
 
-    The gradient of weights is a convolution of two images whose window is as large as one of them.
+    The gradient of weights is a convolution of two images whose window is larger than what comes out.
 
-    >>> labels = {"dim_labels": "f01b_i01o->01bf"}
-    >>> shapes = "f32[32,56,56,64]", "f32[32,56,56,128]"
-    >>> image_dims(Operation("w", "convolution", "f32[3,3,64,128]", ("x", "dy"), shapes, labels))
+    >>> given = ("x", "dy"), ("f32[32,56,56,64]", "f32[32,56,56,128]"), {"dim_labels": "f01b_i01o->01bf"}
+    >>> image_dims(Operation("w", "convolution", "f32[3,3,64,128]", *given))
     {'x': (3, 0), 'dy': (3, 0)}
     """
     match = _LABELS.fullmatch(op.attributes.get("dim_labels", "").strip())
     left, right, out = match.groups() if match else ("", "", "")
-    if len(op.operands) < 2 or not ({*"bf"} <= {*left} & {*out} and {*"io"} < {*right}):
+    if len(op.operands) < 2 or not ({*"bf"} <= {*left} & {*out} and {*"io"} <= {*right}):
         return {}
-    window, made = (
-        prod(size for label, size in zip(labels, dims_of(shape)) if label.isdigit())
-        for labels, shape in ((right, op.operand_shapes[1]), (out, op.shape))
-    )
+    shapes = (right, op.operand_shapes[1]), (out, op.shape)
+    window, made = (prod(n for d, n in zip(labels, dims_of(shape)) if d.isdigit()) for labels, shape in shapes)
     if window > made:
-        both = (left.index("b"), left.index("f")), (right.index("o"), right.index("i"))
-        return dict(zip(op.operands, both))
-    second = max(label for label in left if label.isdigit()) if is_cut(op) else "b"
+        return {
+            op.operands[0]: (left.index("b"), left.index("f")),
+            op.operands[1]: (right.index("o"), right.index("i")),
+        }
+    second = max(filter(str.isdigit, left)) if is_cut(op) else "b"
     return {op.operands[0]: (left.index("f"), left.index(second)), op.name: (out.index("f"), out.index(second))}
 
 

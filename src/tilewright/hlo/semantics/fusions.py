@@ -178,9 +178,7 @@ class Fusions:
 
         What pooling takes lies as its result does, which has an order of its own where no convolution is near.
         """
-        minor: dict[
-            str, tuple[tuple[int, ...], ...]
-        ] = {}  # value -> its lanes and sublanes, one of these pairs of dims
+        minor = dict[str, tuple[tuple[int, ...], ...]]()  # value -> its lanes and sublanes, one of these pairs of dims
         for op in self.operations:
             if self.kind[op.name] == "convolution":
                 minor |= {name: (pair, pair[::-1]) for name, pair in image_dims(op).items() if name in self.by_name}
@@ -493,31 +491,30 @@ class Fusions:
             return self._with_copies(op, kept)
         if update := self._turned_update(op.name):
             return [*(replace(op, name=f"{op.name}.copy{k}", opcode="copy", shape=update) for k in range(2)), op]
-        image, head_kind = self.images.get(op.name), plain_opcode(head.opcode)
-        if image is not None and head_kind in _POOLS | {"convolution"}:
-            copied = {k for k, name in enumerate(op.operands) if self._is_turned_image(name, head_kind in _POOLS)}
-            cut = head_kind == "convolution" and is_cut(head)
-            *copies, made = self._with_copies(op, copied)
-            turned = op.name in self.results and (cut or self._at_border(op.shape) != image.minor_to_major)
-            kernels = [*copies, *(self._copied_after(made) if turned else [made])]
-            for each in [each for each in kernels if cut and each.opcode == "copy"]:
-                source = each.operands if each.name == op.name else (each.name,)
-                kernels.append(replace(each, name=f"{op.name}.copy.{each.name}", operands=source))
-                self.images[kernels[-1].name] = image
-            return kernels
+        if op.name in self.images and plain_opcode(head.opcode) in _POOLS | {"convolution"}:
+            return self._of_images(op, head)
         parts = [reader.opcode for reader in self.readers[op.name]]
         cut = op.name in self.relaid and self.wide_units and len(parts) > 1 and {*map(plain_opcode, parts)} == {"slice"}
         if cut or (op.name in self.results and self._turned(self.head_of.get(op.name, op.name))):
             return self._copied_after(op)
         return [op]
 
-    def _is_turned_image(self, name: str, pooled: bool) -> bool:
-        """Whether an argument is copied before a kernel takes it as an image."""
-        if name not in self.images or name not in self.arguments:
-            return False
-        lies, wanted = self._at_border(self.by_name[name].shape), self.images[name].minor_to_major
-        cut = any(self.kind[reader.name] == "convolution" and is_cut(reader) for reader in self.readers[name])
-        return cut or (lies != wanted if pooled else lies[:1] != wanted[:1])
+    def _of_images(self, op: Operation, head: Operation) -> list[Operation]:
+        """A kernel of images with the copies of its arguments, and of its result."""
+        image, cut = self.images[op.name], is_cut(head)
+        compared = image.rank if plain_opcode(head.opcode) in _POOLS else 1  # a convolution turns all but the lanes
+        given = [(k, name, op.operand_shapes[k]) for k, name in enumerate(op.operands) if name in self.arguments]
+        orders = [
+            (k, self._at_border(s), self.images[name].minor_to_major) for k, name, s in given if name in self.images
+        ]
+        *copies, made = self._with_copies(op, {k for k, a, b in orders if cut or a[:compared] != b[:compared]})
+        turned = op.name in self.results and (cut or self._at_border(op.shape) != image.minor_to_major)
+        kernels = [*copies, *(self._copied_after(made) if turned else [made])]
+        for each in [each for each in kernels if cut and each.opcode == "copy"]:
+            source = each.operands if each.name == op.name else (each.name,)
+            kernels.append(replace(each, name=f"{op.name}.copy.{each.name}", operands=source))
+            self.images[kernels[-1].name] = image
+        return kernels
 
     def _at_border(self, shape: str) -> tuple[int, ...]:
         """The order of an argument's or a result's dims, minor first; () for several."""
@@ -567,9 +564,7 @@ class Fusions:
             for k in copied
         }
         operands = tuple(copies[k].name if k in copies else name for k, name in enumerate(op.operands))
-        self.images |= {
-            copy.name: self.images[name] for copy in copies.values() if (name := copy.operands[0]) in self.images
-        }
+        self.images |= {each.name: self.images[n] for each in copies.values() if (n := each.operands[0]) in self.images}
         return [*(replace(copy, source=op.source) for copy in copies.values()), replace(op, operands=operands)]
 
     def _turned(self, name: str) -> bool:

@@ -155,6 +155,7 @@ class Placed:
         """What a compiler brings in between calls, as it is or in a wider type and another order: both sides of a dot,
         the weights of a convolution, a table of whole rows; nothing that only the vector unit reads, or is narrowed.
         """
+        size = {name: tiles.megabytes for name, tiles in self.tiles.items()}
         taken = {**dict.fromkeys(DOTS, slice(2)), "convolution": slice(1, 2), "gather": slice(1)}
         for op in self.operations:
             rows, table = op.integers("slice_sizes")[1:], self.operand_tiles(op)[:1]
@@ -162,15 +163,11 @@ class Placed:
                 continue
             for name in op.operands[taken.get(plain_opcode(op.opcode), slice(0))]:
                 while name in self.through and plain_opcode(self.by_name[name].opcode) in _SAME:
-                    if self._narrows(self.by_name[name]):
+                    made, name = name, self.by_name[name].operands[0]
+                    if size.get(made, 0.0) < size.get(name, 0.0):  # a cast of what is kept in float32
                         break
-                    name = self.by_name[name].operands[0]
-                yield name
-
-    def _narrows(self, op: Operation) -> bool:
-        """Whether it casts to a type of fewer bits, as a program does that keeps its weights in float32."""
-        before, after = self.tiles.get(op.operands[0]), self.tiles.get(op.name)
-        return before is not None and after is not None and after.megabytes < before.megabytes
+                else:
+                    yield name
 
     def _second_results(self) -> dict[str, list[str]]:
         """What a kernel makes of what it writes, or of what it reads, by its name: further results of that kernel.

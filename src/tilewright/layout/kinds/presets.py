@@ -14,6 +14,7 @@ from tilewright.layout.kinds.tiled import TensorLayout, tiled
 from tilewright.targets import target, target_names
 
 _LANES, _SUBLANES = 128, 8
+_Pairs = Sequence[tuple[int, ...]]
 
 
 def _pow2_ceil(n: int) -> int:
@@ -172,13 +173,7 @@ def _cached(name: str, shape: tuple[int, ...], dtype: str, options: tuple[tuple[
 
 
 def predict(
-    name: str,
-    shape: Sequence[int],
-    dtype: Any,
-    *,
-    boundary: bool = False,
-    sublanes: int = 0,
-    minor: Sequence[Sequence[int]] = (),
+    name: str, shape: Sequence[int], dtype: Any, *, boundary: bool = False, sublanes: int = 0, minor: _Pairs = ()
 ) -> TensorLayout:
     """The layout a compiler will choose, dim order included; ``name`` is ``tpu`` (or a target's name, ``tpu-...``).
 
@@ -196,21 +191,18 @@ def predict(
         raise UnsupportedError(f"no predictor for {name!r}", how="only 'tpu' is predicted; use preset(...) elsewhere")
     if not sublanes and name in target_names() and (unit := target(name).vector) is not None:
         sublanes = unit.sublanes
-    pairs = tuple([(first, second) for first, second in minor])
-    return _predict_tpu(to_ints(shape, "a size"), dtype_name(dtype), boundary, sublanes or _SUBLANES, pairs)
+    return _predict_tpu(to_ints(shape, "a size"), dtype_name(dtype), boundary, sublanes or _SUBLANES, tuple(minor))
 
 
 @lru_cache(maxsize=65536)
-def _predict_tpu(
-    shape: tuple[int, ...], dtype: str, boundary: bool, sublanes: int, pairs: Sequence[tuple[int, int]]
-) -> TensorLayout:
+def _predict_tpu(shape: tuple[int, ...], dtype: str, boundary: bool, sublanes: int, pairs: _Pairs) -> TensorLayout:
     rank = len(shape)
     if rank < 2 or 0 in shape:
         return _tpu(shape, dtype, sublanes=sublanes)
     bits = _tpu_bits(dtype)
     pairs = pairs or [(m, s) for m in range(rank - 1, -1, -1) for s in range(rank - 1, -1, -1) if s != m]
 
-    def cost(pair: tuple[int, int]) -> int:
+    def cost(pair: tuple[int, ...]) -> int:
         sizes = (*(shape[d] for d in range(rank) if d not in pair), shape[pair[1]], shape[pair[0]])
         rows, lanes = _tpu_tiles(sizes, bits, sublanes=sublanes)[0]
         return math.prod(sizes[:-2]) * -(-sizes[-2] // rows) * rows * -(-sizes[-1] // lanes) * lanes
