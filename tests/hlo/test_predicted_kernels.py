@@ -150,6 +150,32 @@ def test_a_program_becomes_these_kernels(name):
     assert [(row.op, row.runs, row.lane) for row in kernels(*asked)] == wanted
 
 
+def test_a_conditional_takes_its_longest_branch():
+    def chosen(p, x, w):
+        y = jnp.tanh(x)
+        return jax.lax.cond(p, lambda y: y @ w, lambda y: y + 1, y)
+
+    def always(x, w):
+        return jnp.tanh(x) @ w
+
+    given = S((4096, 2048), BF16), S((2048, 2048), BF16)
+    step, plain = estimate(from_jax(chosen, S((), jnp.bool_), *given), "tpu-v6e"), kernels(always, *given)
+    tanh, (product,) = step.rows[0], [row for row in step.rows if row.lane == "matrix"]
+    assert (tanh.op, step.priced) == ("tanh", 1)
+    assert product.flops == plain[-1].flops
+    assert product.seconds == pytest.approx(plain[-1].seconds, rel=0.3)
+    assert step.device_seconds == pytest.approx(tanh.seconds + product.seconds, rel=0.3)
+
+
+def test_a_stable_sort_of_one_array_takes_the_places_along():
+    """As the compiler's module of ``jnp.sort`` does, which sorts with an iota."""
+    x = S((4096, 512), F32)
+    alone, along = (
+        kernels(sorting, x)[0] for sorting in (lambda x: jnp.sort(x, 0) + 1, lambda x: jnp.argsort(x, 0) + 1)
+    )
+    assert alone.seconds == pytest.approx(along.seconds, rel=0.1)
+
+
 def test_an_update_in_place_passes_its_own_bytes():
     (row,) = kernels(*CASES["update or not"][0])
     assert row.bytes <= 4 * 8 * 1024 * 4

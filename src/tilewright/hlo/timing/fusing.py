@@ -90,6 +90,9 @@ class Fusing(Placed):
             streamed += self._add_copies(op, runs, of_operands=True)
             if kind == "while" and op.calls and op.name not in self.broken and self._loop(op):
                 continue
+            if kind in ("case", "if") and op.calls:
+                self._longest(op)
+                continue
             try:
                 run, weights = self._kernel(op)
             except NoTime as error:
@@ -154,6 +157,27 @@ class Fusing(Placed):
             self.rows += inside.rows
         self.clock = begin + (self.clock - begin) * trips
         return known is not None
+
+    def _longest(self, op: Operation) -> None:
+        """The longest branch of a conditional, whose branches read what stands around it; of the others what has no
+        time."""
+        branches: list[tuple[float, Fusing]] = []
+        for body in (self.context.program.by_name[name] for name in op.calls):
+            own = {inner.name for inner in body.operations}
+            read = {
+                name: shape
+                for inner in body.operations
+                for name, shape in zip(inner.operands, inner.operand_shapes)
+                if name not in own and name.partition("#")[0] not in own
+            }
+            given = (Operation(name, "parameter", shape) for name, shape in read.items())
+            inside = Fusing(self.chip, self.context, replace(body, operations=(*given, *body.operations)), self)
+            inside.near -= {name for name in read if not self._is_near(name)}
+            branches.append((inside.price(self.runs, self.clock), inside))
+        us, longest = max(branches, key=lambda branch: branch[0])
+        self.clock += us
+        self.rows += longest.rows
+        self.rows += [row for _, inside in branches if inside is not longest for row in inside.rows if row.unpriced]
 
     def _flops_inside(self, op: Operation) -> int:
         """Multiplications and additions of all that an operation without a time calls, in all of its runs."""
@@ -239,6 +263,7 @@ class Fusing(Placed):
             if name not in self.tiles or (of := plain_opcode(member.opcode)) in TAKES_NO_TIME:
                 continue
             operands = self.operand_tiles(member)
+            operands *= 2 if of == "sort" and len(operands) == 1 else 1  # a stable one takes the places along
             if of == "gather" and (us := self._by_sparsecores(member, operands)):
                 asked.work.sparse_us += us
                 continue
