@@ -275,9 +275,11 @@ class Fusing(Placed):
                 asked.again, steps = asked.again + blocks.again, blocks.steps
                 continue
             if of == "scatter" and len(operands) > 1:  # each row is fetched, too; single numbers go to SparseCores
-                count = gathered_rows(member, operands[1], self.tiles[name])
-                if prod(operands[-1].shape) == count and self.context.chip and self.context.chip.sparse:
-                    asked.work.sparse_us += self.chip.sparse_us(0, 0, sum(tiles.megabytes for tiles in operands))
+                count, machine = gathered_rows(member, operands[1], self.tiles[name]), self.chip.machine
+                rows = machine.compiler_sends_rows and count >= _MANY_ROWS and "32[" in member.shape
+                if machine.sparse and (rows or prod(operands[-1].shape) == count):
+                    given = sum(tiles.megabytes for tiles in operands) if not rows else 2 * operands[-1].megabytes
+                    asked.work.sparse_us += self.chip.sparse_us(0, 0, given)
                     continue
                 asked.work.rows += count
             if of == "fft":
