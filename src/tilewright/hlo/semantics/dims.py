@@ -185,7 +185,7 @@ def image_dims(op: Operation) -> dict[str, tuple[int, int]]:
     """
     match = _LABELS.fullmatch(op.attributes.get("dim_labels", "").strip())
     left, right, out = match.groups() if match else ("", "", "")
-    if len(op.operands) < 2 or not ({*"bf"} <= {*left} & {*out} and {*"io"} <= {*right}):
+    if len(op.operand_shapes) < 2 or not ({*"bf"} <= {*left} & {*out} and {*"io"} <= {*right}):
         return {}
     shapes = (right, op.operand_shapes[1]), (out, op.shape)
     window, made = (prod(n for d, n in zip(labels, dims_of(shape)) if d.isdigit()) for labels, shape in shapes)
@@ -200,7 +200,7 @@ def image_dims(op: Operation) -> dict[str, tuple[int, int]]:
 
 def is_cut(op: Operation) -> bool:
     """Whether a convolution has fewer images than there are sublanes: their columns are cut, as further images."""
-    labels, sizes = op.attributes.get("dim_labels", "").split("_")[0], dims_of(op.operand_shapes[0])
+    labels, sizes = op.attributes.get("dim_labels", "").split("_")[0], dims_of("".join(op.operand_shapes[:1]))
     return "0" in labels and "b" in labels and len(labels) == len(sizes) and sizes[labels.index("b")] < _SUBLANES
 
 

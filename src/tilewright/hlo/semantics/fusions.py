@@ -182,7 +182,10 @@ class Fusions:
         for op in self.operations:
             if self.kind[op.name] == "convolution":
                 minor |= {name: (pair, pair[::-1]) for name, pair in image_dims(op).items() if name in self.by_name}
-        open_, pools = [*minor], [op for op in self.operations if self.kind[op.name] in _POOLS and "," in op.shape]
+        open_, pools = (
+            [*minor],
+            [op for op in self.operations if self.kind[op.name] in _POOLS and dims_of(op.shape)[1:]],
+        )
         while open_ or pools:
             op = self.by_name[open_.pop()] if open_ else pools.pop()
             if op.name not in minor:
@@ -194,7 +197,8 @@ class Fusions:
                 if alike and near.name not in minor:
                     minor[near.name] = minor[op.name]
                     open_.append(near.name)
-        arrays = [(name, array) for name in minor for array in self._arrays(self.by_name[name].shape)]
+        laid = {name: self._arrays(self.by_name[name].shape) for name in minor}
+        arrays = [(name, layouts[0]) for name, layouts in laid.items() if len(layouts) == 1]
         return {name: predict("tpu", array.shape, array.dtype, minor=minor[name]) for name, array in arrays}
 
     def _sides(self, op: Operation) -> Sequence[TensorLayout]:
@@ -479,14 +483,11 @@ class Fusions:
                 return self._with_copies(op, {0, 1} if any(odd[:2]) else {1} if is_turned(head) else set())
             summed = head.integers("lhs_contracting_dims") == (0,)  # over the rows, in whose order it may lie as it is
             copied = {op.operands.index(name) for name in head.operands[summed:2] if name in op.operands}
-            made = self._with_copies(op, copied if any(odd[:2]) else set())
-            return [*made[:-1], *(self._copied_after(made[-1]) if odd[2] else made[-1:])]
+            return self._with_copies(op, copied if any(odd[:2]) else set(), back=odd[2])
         if _PALLAS in op.attributes.get("custom_call_target", ""):  # it takes and gives rows last
             given = [k for k, name in enumerate(op.operands) if name in self.arguments]
             copied = {k for k in given if self._odd(op.operand_shapes[k])}
-            back = op.name in self.results and self._odd(op.shape)
-            *copies, call = self._with_copies(op, copied)
-            return [*copies, *(self._copied_after(call) if back else [call])]
+            return self._with_copies(op, copied, back=op.name in self.results and self._odd(op.shape))
         if kept := {k for k in self._written_over(op) if op.operands[k] in self.kept}:
             return self._with_copies(op, kept)
         if update := self._turned_update(op.name):
@@ -503,13 +504,13 @@ class Fusions:
         """A kernel of images with the copies of its arguments, and of its result."""
         image, cut = self.images[op.name], is_cut(head)
         compared = image.rank if plain_opcode(head.opcode) in _POOLS else 1  # a convolution turns all but the lanes
-        given = [(k, name, op.operand_shapes[k]) for k, name in enumerate(op.operands) if name in self.arguments]
-        orders = [
-            (k, self._at_border(s), self.images[name].minor_to_major) for k, name, s in given if name in self.images
-        ]
-        *copies, made = self._with_copies(op, {k for k, a, b in orders if cut or a[:compared] != b[:compared]})
-        turned = op.name in self.results and (cut or self._at_border(op.shape) != image.minor_to_major)
-        kernels = [*copies, *(self._copied_after(made) if turned else [made])]
+        copied = set[int]()
+        for k, name in enumerate(op.operands):
+            if name in self.arguments and name in self.images:
+                lies, wanted = self._at_border(op.operand_shapes[k]), self.images[name].minor_to_major
+                copied |= {k} if cut or lies[:compared] != wanted[:compared] else set()
+        back = op.name in self.results and (cut or self._at_border(op.shape) != image.minor_to_major)
+        kernels = self._with_copies(op, copied, back)
         for each in [each for each in kernels if cut and each.opcode == "copy"]:
             source = each.operands if each.name == op.name else (each.name,)
             kernels.append(replace(each, name=f"{op.name}.copy.{each.name}", operands=source))
@@ -558,14 +559,17 @@ class Fusions:
         turned = any(self.kind.get(name) == "transpose" for name in product.operands[:1])
         return turned or product.integers("lhs_contracting_dims") == (0,)
 
-    def _with_copies(self, op: Operation, copied: set[int]) -> list[Operation]:
+    def _with_copies(self, op: Operation, copied: set[int], back: bool = False) -> list[Operation]:
+        """The kernel, copies of some of its operands before it, and one of its result where it goes ``back``."""
         copies = {
             k: Operation(f"{op.name}.copy{k}", "copy", op.operand_shapes[k], (op.operands[k],), (op.operand_shapes[k],))
             for k in copied
         }
         operands = tuple(copies[k].name if k in copies else name for k, name in enumerate(op.operands))
         self.images |= {each.name: self.images[n] for each in copies.values() if (n := each.operands[0]) in self.images}
-        return [*(replace(copy, source=op.source) for copy in copies.values()), replace(op, operands=operands)]
+        kernel = replace(op, operands=operands)
+        before = (replace(copy, source=op.source) for copy in copies.values())
+        return [*before, *(self._copied_after(kernel) if back else [kernel])]
 
     def _turned(self, name: str) -> bool:
         """Whether a product's result comes out turned and is copied into the order that results have.
