@@ -284,7 +284,6 @@ SOURCES = {
     "fill_rows": "not fitted: chosen on measured products, a share of a side",
     "common_mb_per_us": "not fitted: measured reductions only say that it is at least this",
     "gather_row_cycles": "read off public times of v6e: 2,048 and 8,192 rows of 4 KiB, whose bytes pass meanwhile",
-    "sparse_gathers": f"{_COUNTED}: whether gathers of many rows are left to SparseCores",
     "gather_element_cycles": "read off one public time of v6e: 32,768 elements taken along an axis",
     "call_us": "what a call costs beyond its kernels: the one constant read off whole models, gpt2_measured.csv",
     "near_result_mb": f"{_COUNTED}: the largest result that gpt2 keeps near the core; others keep larger ones",

@@ -37,6 +37,23 @@ def attended(q, k):
     return jnp.einsum("hqk,hkd->hqd", jax.nn.softmax(scores).astype(BF16), k)
 
 
+def convolved(stride=1, groups=1):
+    def function(x, w):
+        dims = ("NHWC", "HWIO", "NHWC")
+        made = jax.lax.conv_general_dilated(x, w, (stride, stride), "SAME", None, None, dims, groups)
+        return jax.nn.relu(made)
+
+    return function
+
+
+def pooled(x):
+    return jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 3, 3, 1), (1, 2, 2, 1), "SAME")
+
+
+def images(*sizes):
+    return S(sizes, BF16)
+
+
 CASES = {
     # what a loop's body computes of what stays as it is, is done once, before it; of its counters each is a kernel
     "invariant": (
@@ -95,13 +112,78 @@ CASES = {
         (attended, S((4, 8192, 128), BF16), S((4, 8192, 128), BF16)),
         [("multiply", 1, "matrix"), ("reduce", 1, "vector"), ("dot_general", 1, "matrix")],
     ),
+    # a convolution's images have channels in the lanes, and the batch in the sublanes: a result in another order is a
+    # copy, an argument is copied where other dims lie in its lanes
+    "images": ((convolved(), images(16, 56, 56, 128), images(3, 3, 128, 128)), [("maximum", 1, "matrix"), COPY]),
+    "images that lie so": ((convolved(2), images(32, 56, 56, 128), images(3, 3, 128, 256)), [("maximum", 1, "matrix")]),
+    "images of few channels": (
+        (convolved(2), images(32, 224, 224, 3), images(7, 7, 3, 64)),
+        [COPY, ("maximum", 1, "matrix"), COPY],
+    ),
+    # of fewer than eight the columns are cut
+    "few images": (
+        (convolved(), images(4, 64, 64, 128), images(3, 3, 128, 128)),
+        [COPY, COPY, ("maximum", 1, "matrix"), COPY, COPY],
+    ),
+    "pooling": ((pooled, images(32, 112, 112, 64)), [COPY, ("reduce_window", 1, "vector")]),
 }
+
+
+@pytest.mark.parametrize(
+    ("given", "megabytes"),
+    [
+        (CASES["pooling"][0], 289.9),
+        (CASES["images of few channels"][0], 275.3),
+        (CASES["images"][0], 25.7),
+        ((convolved(2, 96), images(32, 112, 112, 96), images(3, 3, 1, 96)), 319.3),
+    ],
+    ids=["pooling", "few channels", "images", "groups"],
+)
+def test_images_pass_hbm_as_in_the_compilers_module(given, megabytes):
+    """Megabytes of the modules that the compiler made for v6e, padding included."""
+    assert sum(row.bytes for row in kernels(*given)) / 1e6 == pytest.approx(megabytes, rel=0.01)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_program_becomes_these_kernels(name):
     asked, wanted = CASES[name]
     assert [(row.op, row.runs, row.lane) for row in kernels(*asked)] == wanted
+
+
+def test_a_conditional_takes_its_longest_branch():
+    def chosen(p, x, w):
+        y = jnp.tanh(x)
+        return jax.lax.cond(p, lambda y: y @ w, lambda y: y + 1, y)
+
+    def always(x, w):
+        return jnp.tanh(x) @ w
+
+    given = S((4096, 2048), BF16), S((2048, 2048), BF16)
+    step, plain = estimate(from_jax(chosen, S((), jnp.bool_), *given), "tpu-v6e"), kernels(always, *given)
+    tanh, (product,) = step.rows[0], [row for row in step.rows if row.lane == "matrix"]
+    assert (tanh.op, step.priced) == ("tanh", 1)
+    assert product.flops == plain[-1].flops
+    assert product.seconds == pytest.approx(plain[-1].seconds, rel=0.3)
+    assert step.device_seconds == pytest.approx(tanh.seconds + product.seconds, rel=0.3)
+
+
+def test_a_stable_sort_of_one_array_takes_the_places_along():
+    """As the compiler's module of ``jnp.sort`` does, which sorts with an iota."""
+    x = S((4096, 512), F32)
+    alone, along = (
+        kernels(sorting, x)[0] for sorting in (lambda x: jnp.sort(x, 0) + 1, lambda x: jnp.argsort(x, 0) + 1)
+    )
+    assert alone.seconds == pytest.approx(along.seconds, rel=0.1)
+
+
+def test_the_gradient_of_an_embedding_goes_to_sparsecores_where_the_compiler_sends_it():
+    """274.8 us is what the model takes for the module of 7x, whose scatter is a call on SparseCores."""
+
+    def gradient(table, ids, g):
+        return jax.grad(lambda table: jnp.sum((table[ids].astype(BF16) * g).astype(F32)))(table)
+
+    program = from_jax(gradient, S((50257, 768), F32), S((32, 1024), I32), S((32, 1024, 768), BF16))
+    assert estimate(program, "tpu-7x").device_seconds == pytest.approx(274.8e-6, rel=0.25)
 
 
 def test_an_update_in_place_passes_its_own_bytes():

@@ -160,6 +160,29 @@ def test_what_computes_is_joined_too(tmp_path):
     assert [row.name for row in found.rows] == ["copy.1", "fusion.9", "copy.2"]
 
 
+def test_what_was_measured_leads(tmp_path):
+    """Changes are ranked by what their operations took, not by what the model thought; two steps are in the profile."""
+    text = """HloModule step, is_scheduled=true
+ENTRY e {
+  a = f32[1024,1024]{1,0} parameter(0)
+  b = f32[2048,2048]{1,0} parameter(1)
+  small = f32[1024,1024]{0,1} copy(a)
+  large = f32[2048,2048]{0,1} copy(b)
+  ROOT r = (f32[1024,1024]{0,1}, f32[2048,2048]{0,1}) tuple(small, large)
+}"""
+    program = load(text)
+    modelled = report(program, "tpu-v6e")
+    assert [change.op for change in modelled.suggestions] == ["large", "small"]
+    file = tmp_path / "t.trace.json"
+    names = thread(7, 2, "XLA Ops"), {"ph": "M", "pid": 7, "name": "process_name", "args": {"name": "/device:TPU:0"}}
+    file.write_text(json.dumps([*names, *[event("small", 900.0), event("large", 30.0)] * 2]))
+    found = modelled.with_profile(program, file)
+    assert [(change.op, change.saved_us) for change in found.suggestions] == [("small", 900.0), ("large", 30.0)]
+    assert found.measured_us == 930.0
+    assert any(line.startswith("measured step: 930 µs") for line in found.head_lines())
+    assert "930 µs a step" in str(found.to_html())
+
+
 def test_nothing_to_join_says_what_there_is(tmp_path):
     file = tmp_path / "vm.xplane.pb"
     file.write_bytes(tpu_space("copy.77").replace(b"copy.2", b"copy.8"))

@@ -112,7 +112,7 @@ def targets(
     deliver(Answer(lambda: value, lambda: [table]), to)
 
 
-_COMPILER = ("layout_rule", "compiler_normalizes", "compiler_masks_groups")
+_COMPILER = ("layout_rule", "compiler_normalizes", "compiler_masks_groups", "compiler_sends_rows")
 _PLAIN = ("family", *_COMPILER, "devices_per_chip", "short_run_bytes", "short_kept_run_bytes")
 
 

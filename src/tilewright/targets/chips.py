@@ -267,6 +267,7 @@ class Target:
     ``compiler_normalizes``    the chip's compiler already performs the reshape rewrites by itself
     ``compiler_masks_groups``  it makes a product by groups (``ragged_dot``) as one fusion that masks rows and skips
                                blocks without any, not as a kernel of its own that writes float32
+    ``compiler_sends_rows``    it leaves gathers, and scatters of 32-bit elements, of many rows to SparseCores
     ``devices_per_chip``       2 where each core is a device of its own; memories, matrix units and links are a
                                device's, :attr:`whole` has a chip's
     ``caveat``                 what to know before any figure of this chip is believed: nobody has measured it
@@ -287,6 +288,7 @@ class Target:
     layout_rule: str
     compiler_normalizes: bool = False
     compiler_masks_groups: bool = False
+    compiler_sends_rows: bool = False
     devices_per_chip: Count = 1
     caveat: str = ""
     short_run_bytes: Count = 0

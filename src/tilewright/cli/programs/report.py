@@ -42,7 +42,7 @@ def make_report(
     suggested: tuple[Any, ...] = ()
     with suppress(TilewrightError):  # no JAX, a target that optimize does not take, an old text: a report does
         if chip is not None:  # what optimize would change
-            suggested = (*hlo.suggest(program, chip), *hlo.suggest_rewrites(program, chip))
+            suggested = (*hlo.suggest(program, chip, assume=assumed), *hlo.suggest_rewrites(program, chip))
             suggested += tuple(hlo.sharding_advice(program, chip, every=False))
     movement = replace(hlo.report(program, chip, suggested, assumed), source=where)
     if program.kind == "stablehlo" and not (installed("jax") and installed("jaxlib")):

@@ -9,7 +9,7 @@ records: what the change replaces is replaced, and the step is modelled once mor
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -35,7 +35,6 @@ from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.semantics.dims import product_flops, product_sizes
 from tilewright.hlo.semantics.partitioning import of_one_device
 from tilewright.hlo.semantics.predicting import Origin, tag
-from tilewright.hlo.semantics.runs import count_runs
 from tilewright.hlo.timing.chip import chip_of
 from tilewright.hlo.timing.estimate import estimate, estimate_placed
 from tilewright.hlo.timing.kernels import TARGET
@@ -49,14 +48,17 @@ _NAMED_FIRST = ("broadcast_in_dim", "transpose", "concatenate", "gather", "resha
 
 
 @collector_paused()
-def suggest(program: Program, target: str | Target, assume_finite: bool = False) -> list[Suggestion]:
+def suggest(
+    program: Program, target: str | Target, assume_finite: bool = False, assume: Mapping[str, float] | None = None
+) -> list[Suggestion]:
     """Every change that is known to pay in a StableHLO program: of rules, and those of its user; most saved first.
 
     A rule that is held back by its guard alone is among them, and says how to let it act; ``assume_finite=True`` means
     that ``optimize`` will be called so. What the compiler finds faster at a rule's example and the time model slower in
-    this program is left out. Of one rule on one line there is one suggestion for each computation. A program that
-    carries its compiler's layouts (HLO text), and one that the IR bindings refuse, has none. Raises
-    UnsupportedError where a rule fails.
+    this program is left out. Of one rule on one line there is one suggestion for each computation. ``assume``: what the
+    user states of data that decides how long kernels run, as ``estimate`` takes it. A program that carries its
+    compiler's layouts (HLO text), and one that the IR bindings refuse, has none. Raises UnsupportedError where a rule
+    fails.
 
     >>> import jax, jax.numpy as jnp
     >>> from tilewright.hlo import from_jax
@@ -70,13 +72,13 @@ def suggest(program: Program, target: str | Target, assume_finite: bool = False)
         return []
     found = list[Suggestion]()
     with suppress(TilewrightError):  # no time model, or no time for this program
-        found = causes(program, chip)
-    return sorted([*found, *_of_rules(program, chip, assume_finite)], key=_order)
+        found = causes(program, chip, assume)
+    return sorted([*found, *_of_rules(program, chip, assume_finite, assume or {})], key=_order)
 
 
-def _of_rules(program: Program, chip: Target, assume_finite: bool) -> list[Suggestion]:
+def _of_rules(program: Program, chip: Target, assume_finite: bool, assume: Mapping[str, float]) -> list[Suggestion]:
     try:
-        names = _Names(program, chip)
+        names = _Names(program, chip, assume)
     except TilewrightError:
         return []
     advising = Acting(chip, tuple(rule for rule in catalogue().values() if rule.build is None))
@@ -98,12 +100,12 @@ def _of_rules(program: Program, chip: Target, assume_finite: bool) -> list[Sugge
     priced = defaultdict[str, float](float)
     for each in merged:
         priced[each.rule] += (each.saved_us or 0.0) * (each.kind == "predicted")
-    saved = {rule: _saved_us(program, chip, rule) / us for rule, us in priced.items() if us}
+    saved = {rule: _saved_us(program, chip, rule, assume) / us for rule, us in priced.items() if us}
     weighed = (replace(each, saved_us=(each.saved_us or 0.0) * saved.get(each.rule, 1.0)) for each in merged)
     return [replace(each, saved_us=each.saved_us or None) for each in weighed if (each.saved_us or 0.0) >= 0]
 
 
-def _saved_us(program: Program, chip: Target, rule: str) -> float:
+def _saved_us(program: Program, chip: Target, rule: str, assume: Mapping[str, float]) -> float:
     """Modelled microseconds that a rule saves in the whole program, acting alone wherever it pays."""
     module = parse_module(program.text)
     Inline().apply_module(module)
@@ -111,7 +113,8 @@ def _saved_us(program: Program, chip: Target, rule: str) -> float:
     Acting(chip, chosen([rule]), assume_finite=True).run(bodies)
     write_functions(module, bodies)
     changed = read_stablehlo(print_module(module, locations=False))
-    return 1e6 * (estimate(program, chip).device_seconds - estimate(changed, chip).device_seconds)
+    before, after = (estimate(each, chip, assume).device_seconds for each in (program, changed))
+    return 1e6 * (before - after)
 
 
 def _order(each: Suggestion) -> tuple[float, float]:
@@ -172,7 +175,7 @@ def _weight(op: Node) -> tuple[int, int]:
 class _Names:
     """The program's graph, calls inlined, and what its operations are called in a report on ``chip``."""
 
-    def __init__(self, program: Program, chip: Target) -> None:
+    def __init__(self, program: Program, chip: Target, assume: Mapping[str, float]) -> None:
         self.program, self.normalised = program, chip.compiler_normalizes
         self.bodies, self.copies = read_functions(parse_module(program.text)), Counter[Origin]()
         tag(self.bodies, program)
@@ -181,7 +184,7 @@ class _Names:
         for op in (op for body in self.bodies for op in operations_in(body) if op.origins):
             self.copies[op.origins[0]] += 1
             self.known[op] = op.origins[0], self.copies[op.origins[0]]
-        self.run_counts, _ = count_runs(program)
+        self.run_counts = Context(program, chip, assume=assume).runs
 
     def of(self, op: Node) -> str:
         """Its name; one that came with a call has its function's before it, where reports inline, and its number."""
@@ -309,7 +312,7 @@ class _Cause:
         return f"{len(self.about)} times " if len(self.about) > 1 else ""
 
 
-def causes(program: Program, target: Target) -> list[Suggestion]:
+def causes(program: Program, target: Target, assume: Mapping[str, float] | None = None) -> list[Suggestion]:
     """The changes that are known to save time in this program on ``target``, each with what it saves there.
 
     Raises UnsupportedError for a target without a time model.
@@ -324,7 +327,8 @@ def causes(program: Program, target: Target) -> list[Suggestion]:
             operations = bodies[each.name].operations if each.name in bodies else each.operations
             new = (made for op in operations for made in cause.edits.get((each.name, op.name), (op,)))
             changed.append(replace(each, operations=tuple(new)))
-        return estimate_placed(Context(replace(program, computations=tuple(changed)), target), chip).device_seconds
+        whole = replace(program, computations=tuple(changed))
+        return estimate_placed(Context(whole, target, assume=assume), chip).device_seconds
 
     @cache
     def room() -> int:
@@ -421,7 +425,8 @@ def _in_wide_types(bodies: list[_Body], room: Callable[[], int]) -> Iterator[_Ca
             values = [n for n in op.operands if body.kind.get(body.behind(n)) not in ("constant", "iota", "parameter")]
             if body.kind[op.name] in _WITHIN and op.shape.startswith("f32") and values and narrow.issuperset(values):
                 narrow.add(op.name)
-        cause.edits |= {(body.name, name): _narrowed(body.by_name[name], narrow) for name in narrow}
+        told = (op for op in body.operations if op.name in narrow)  # in an order that is the same every time
+        cause.edits |= {(body.name, op.name): _narrowed(op, narrow) for op in told}
     cause.what = f"{cause.many}a product of float32"
     cause.how = "x.astype(jnp.bfloat16) @ w.astype(jnp.bfloat16), or dtype=jnp.bfloat16 of the layer (sums stay "
     cause.how += "float32); tilewright verify OLD NEW says how far results move"
@@ -540,20 +545,22 @@ def _made_again(bodies: list[_Body], room: Callable[[], int]) -> Iterator[_Cause
 def _sent_by_ones(bodies: list[_Body], room: Callable[[], int]) -> Iterator[_Cause]:
     cause = _Cause("one-hot-dispatch")
     for body in bodies:
-        ones = set[str]()
+        ones = dict[str, int]()  # an array of zeros and ones -> how many places each row is sent to
         for op in body.operations:
-            kind = body.kind[op.name]
+            kind, size = body.kind[op.name], body.array[op.name].num_elements
             equal = kind == "compare" and "EQ" in op.attributes.get("direction", "")
             equal = equal and any(body.kind.get(body.behind(name)) == "iota" for name in op.operands)
-            sent = op.operands[:1] if kind in _VIEWS else op.operands if kind in ("multiply", "select") else ()
-            if equal or not ones.isdisjoint(sent):
-                ones.add(op.name)
+            shown = kind in _VIEWS or kind == "reduce"  # a sum over a token's choices sends it to each
+            sent = op.operands[:1] if shown else op.operands if kind in ("multiply", "select") else ()
+            if equal or not ones.keys().isdisjoint(sent):
+                several = _array(op.operand_shapes[0]).num_elements // max(1, size) if kind == "reduce" else 1
+                ones[op.name] = several * max([ones[name] for name in sent if name in ones], default=1)
         for op in body.dots:
             for side, array in enumerate(map(_array, op.operand_shapes)):
                 mask, other = op.operands[side], op.operands[1 - side]
-                several = body.kind.get(body.behind(mask)) in ("multiply", "select")  # else it is a lookup
+                several = body.kind.get(body.behind(mask)) in ("multiply", "select", "reduce")  # else it is a lookup
                 if mask in ones and other not in ones and several and array.num_elements >= _LARGE and array.rank > 2:
-                    cause.edits[body.name, op.name] = _by_index(op, 1 - side, body.array[op.name])
+                    cause.edits[body.name, op.name] = _by_index(op, 1 - side, body.array[op.name], ones[mask])
                     cause.about.append((body.flops(op), op))
     cause.what = f"{cause.many}rows are sent to places by a product with zeros and ones"
     cause.how = "send rows by index, jnp.zeros((e, c, d), x.dtype).at[expert, place].add(x), and fetch them by index, "
@@ -562,22 +569,26 @@ def _sent_by_ones(bodies: list[_Body], room: Callable[[], int]) -> Iterator[_Cau
     yield cause
 
 
-def _by_index(op: Operation, side: int, result: TensorLayout) -> tuple[Operation, ...]:
-    """A product with zeros and ones as the scatter, or gather, of its other operand's rows."""
+def _by_index(op: Operation, side: int, result: TensorLayout, choices: int) -> tuple[Operation, ...]:
+    """A product with zeros and ones as the scatter, or gather, of its other operand's rows, each several times."""
     name, array = ("lhs", "rhs")[side], _array(op.operand_shapes[side])
     along = op.integers(f"{name}_contracting_dims")
     fixed = {*along, *op.integers(f"{name}_batch_dims")}
     row = [1 if d in fixed else size for d, size in enumerate(array.shape)]
     sends = len(along) == 1  # rows to places; else places to rows
     rows = (array if sends else result).num_elements // prod(row)
-    index = Operation(f"{op.name}.index", "iota", f"s32[{max(1, rows)},1]")
+    index = Operation(f"{op.name}.index", "iota", f"s32[{max(1, rows * choices)},1]")
     to = Operation(f"{op.name}.places", "broadcast", op.shape)
     moved = op.operands[side], op.operand_shapes[side]
     places = ((to.name, to.shape), (index.name, index.shape), moved) if sends else (moved, (index.name, index.shape))
     names, shapes = zip(*places)
     said = {} if sends else {"slice_sizes": f"{{{','.join(map(str, row))}}}", "start_index_map": "{0}"}
     new = replace(op, opcode="scatter" if sends else "gather", attributes=said, operands=names, operand_shapes=shapes)
-    return index, to, new
+    if sends or choices == 1:
+        return index, to, new
+    new = replace(new, name=f"{op.name}.rows", shape=_shape(result.dtype, (choices, *result.shape)))
+    summed = replace(op, opcode="reduce", attributes={"dimensions": "{0}"})
+    return index, new, replace(summed, operands=(new.name,), operand_shapes=(new.shape,))
 
 
 # Arguments that are updated in place, in a loop or not: in a copy of them, as the caller keeps them.

@@ -154,6 +154,8 @@ def head_lines(report: ReportData) -> Iterator[str]:
         if peak.padded_bytes >= _SMALL or not peak.memory_space:
             peak_bytes = f"{space_text(peak.memory_space)} {bytes_text(peak.padded_bytes)}"
             yield f"peak of {peak_bytes}, {peak.shares}, at {peak.at} in {peak.path.rpartition(' > ')[2]}"
+    if report.profile is not None:
+        yield f"measured step: {seconds_text(report.measured_us / 1e6)}, by the profile's runs of each operation"
     if report.time is not None:
         time = report.time
         call = f", {seconds_text(time.call_us / 1e6)} beside it for the call" if time.call_us else ""
@@ -177,7 +179,7 @@ def change_lines(report: ReportData, top: int = 3, width: int = 100) -> Iterator
     if report.time is not None and report.predicted and not any(each.saved_us for each in report.suggestions):
         yield "", "     no change is known that takes a hundredth off the modelled step"
     if report.time is not None and not report.predicted and report.time.device_us > report.time.call_us:
-        yield "bold", "     what the step waits for"
+        yield "bold", "     what the step waits for" + ", by the model" * (report.profile is not None)
         for sentence in report.time.advice:
             wrapped = textwrap.wrap(sentence, width - 5, break_long_words=False, break_on_hyphens=False)
             yield from (("", " " * (5 + 2 * (number > 0)) + line) for number, line in enumerate(wrapped))

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from msgspec import ValidationError, convert
@@ -54,7 +55,13 @@ class MovementReport(ReportData):
     head_lines, change_lines, ranking_lines = lines.head_lines, lines.change_lines, lines.ranking_lines
     to_html, to_block, figures, _repr_html_ = page.to_html, page.to_block, page.figures, page.glance_html
     to_sarif, model_explorer, model_explorer_data = report_sarif, model_explorer, model_explorer_data
-    with_profile = join_profile
+
+    def with_profile(self, program: Program, profile: str | Path) -> MovementReport:
+        """With a profile's times (:func:`join_profile`): what the report finds itself saves what was measured."""
+        joined = join_profile(self, program, profile)
+        rows = [row if row.step_us is None else replace(row, modelled_us=row.step_us) for row in joined.rows]
+        given = [each for each in self.suggestions if not each.own]
+        return replace(joined, suggestions=with_changes(rows, program, self.time, given, {}))
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any], where: str = "") -> MovementReport:

@@ -130,7 +130,8 @@ def to_html(report: ReportData) -> str:
     facts.append(("written", date.today().isoformat()))
     if report.profile is not None:
         facts.append(("profile", place_text(report.profile.source)))
-    step = f"{seconds_text(report.time.device_us / 1e6)} a step; " if report.time is not None else ""
+    step_us = report.measured_us or (report.time.device_us if report.time is not None else 0.0)
+    step = f"{seconds_text(step_us / 1e6)} a step; " if step_us else ""
     page = Page(f"Data movement: {report.program}", step + lines.totals(report), facts=facts, wide=True)
     page.section("changes", "What to do", *_todo(report))
     page.section("summary", "Summary", cards(figures(report)), *map(note, report.notes))
@@ -232,8 +233,9 @@ def figures(report: ReportData) -> list[Card]:
             order = ("modelled step", "exposed", "peak")
             found.sort(key=lambda card: order.index(card.label) if card.label in order else len(order))
     if report.profile is not None:
-        time, share = report.profile.rows_us, report.profile.rows_us / (report.profile.total_us or 1.0)
-        found.append(Card("measured", seconds_text(time / 1e6), f"{percent_text(share)} of the profile's time"))
+        share = report.profile.rows_us / (report.profile.total_us or 1.0)
+        of = f"{percent_text(share)} of the profile's time moves data"
+        found.insert(0, Card("measured step", seconds_text(report.measured_us / 1e6), of))
     return found
 
 

@@ -137,6 +137,11 @@ class MovementRow(_Padded):
         return self.moved_bytes * self.runs
 
     @property
+    def step_us(self) -> float | None:
+        """Measured microseconds of all its runs in one step: a profile may hold several."""
+        return None if self.measured_us is None else self.measured_us * self.runs / max(1, self.measured_runs)
+
+    @property
     def from_short(self) -> str:
         """``from_layout`` with a run of equal operands written once: ``(16 x f32[512,1,32]{2,1,0})``."""
         if not self.from_layout.startswith("("):
@@ -435,6 +440,11 @@ class ReportData(_Padded):
     def modelled_us(self) -> float:
         """Modelled microseconds of the rows that move bytes, in one run of the program."""
         return sum(row.modelled_us or 0.0 for row in self.ranked())
+
+    @property
+    def measured_us(self) -> float:
+        """Microseconds of a step, as far as a profile's operations are the program's; 0 without a profile."""
+        return sum(row.step_us or 0.0 for row in self.rows)
 
     def suggestion_of(self, row: MovementRow) -> Suggestion | None:
         """The change that concerns a row and pays most, or None."""

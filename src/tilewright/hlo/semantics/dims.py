@@ -11,11 +11,13 @@ from math import gcd, prod
 from typing import Protocol
 
 from tilewright.hlo.cost import plain_opcode
+from tilewright.hlo.inlining import dims_of
 from tilewright.hlo.opcodes import COLLECTIVES
 from tilewright.hlo.program import Operation, Program
 
 _WINDOW = re.compile(r"(\w+)=([-\dx_]+)")
 _INTEGERS = re.compile(r"[su][248]\b")
+_SUBLANES = 8
 _LABELS = re.compile(r"(\w+)_(\w+)->(\w+)")
 """An axis of a mesh, or as ``'a':(2)4`` a part of one: how many come before it, and its size."""
 
@@ -170,6 +172,36 @@ def _convolution(op: Operation, operands: Sequence[Shaped], result: Shaped) -> _
     parts = max(1, *(op.integers("batch_group_count") or (1,)))
     batch, depth = a[left.index("b")] // parts, a[left.index("f")] // groups
     return _Convolution(batch, b[right.index("o")], depth, groups, tuple(dims))
+
+
+def image_dims(op: Operation) -> dict[str, tuple[int, int]]:
+    """Images of a convolution, its result among them -> the dims of their channels and their batch (columns if cut).
+
+    The gradient of weights is a convolution of two images whose window is larger than what comes out.
+
+    >>> given = ("x", "dy"), ("f32[32,56,56,64]", "f32[32,56,56,128]"), {"dim_labels": "f01b_i01o->01bf"}
+    >>> image_dims(Operation("w", "convolution", "f32[3,3,64,128]", *given))
+    {'x': (3, 0), 'dy': (3, 0)}
+    """
+    match = _LABELS.fullmatch(op.attributes.get("dim_labels", "").strip())
+    left, right, out = match.groups() if match else ("", "", "")
+    if len(op.operand_shapes) < 2 or not ({*"bf"} <= {*left} & {*out} and {*"io"} <= {*right}):
+        return {}
+    shapes = (right, op.operand_shapes[1]), (out, op.shape)
+    window, made = (prod(n for d, n in zip(labels, dims_of(shape)) if d.isdigit()) for labels, shape in shapes)
+    if window > made:
+        return {
+            op.operands[0]: (left.index("b"), left.index("f")),
+            op.operands[1]: (right.index("o"), right.index("i")),
+        }
+    second = max(filter(str.isdigit, left)) if is_cut(op) else "b"
+    return {op.operands[0]: (left.index("f"), left.index(second)), op.name: (out.index("f"), out.index(second))}
+
+
+def is_cut(op: Operation) -> bool:
+    """Whether a convolution has fewer images than there are sublanes: their columns are cut, as further images."""
+    labels, sizes = op.attributes.get("dim_labels", "").split("_")[0], dims_of("".join(op.operand_shapes[:1]))
+    return "0" in labels and "b" in labels and len(labels) == len(sizes) and sizes[labels.index("b")] < _SUBLANES
 
 
 @lru_cache(maxsize=4096)

@@ -11,6 +11,10 @@ A stated model, read off the modules of the TPU's compiler:
 * An update that a condition keeps or drops is done in place, of an argument that is not given away in a copy of it; a
   product without free dims is a reduction.
 * What loops, branches, custom calls, sorts and exchanges take is written, and so are the results.
+* Images of convolutions have their channels in the lanes and the batch in the sublanes, or the other way round where
+  that pads less; what is computed of them element by element lies alike. A result in another order is a copy behind
+  the kernel; an argument is copied before it, if other dims are in its lanes, and before pooling always. Of fewer than
+  eight images columns are cut in eight, as further images: arguments are copied twice, and so are results.
 """
 
 from __future__ import annotations
@@ -40,7 +44,7 @@ from tilewright.hlo.opcodes import (
 )
 from tilewright.hlo.program import Computation, Operation, Program, given_away
 from tilewright.hlo.semantics.context import Context
-from tilewright.hlo.semantics.dims import matrix_passes, product_sizes
+from tilewright.hlo.semantics.dims import image_dims, is_cut, matrix_passes, product_sizes
 from tilewright.layout import TensorLayout, is_bitcast, predict
 
 _PARTS = frozenset({"slice", "dynamic-slice", "pad", "concatenate"})
@@ -50,6 +54,9 @@ _SPREAD = re.compile(r"\d_-?\d+_[1-9]")
 """In a pad's attributes: it puts something between elements, as a scan does that joins its halves. It is written."""
 _LANES = 128
 _PALLAS = "tpu_custom_call"
+_POOLS = frozenset({"reduce-window", "select-and-scatter"})
+_ALIKE = ELEMENTWISE | _POOLS | {"pad", "slice", "concatenate", "reverse"}
+"""Operations whose results lie as the images do that they are made of."""
 _MANY = 8
 _BLOCK = 512
 _LONG_ROW = 4096
@@ -113,6 +120,7 @@ class Fusions:
         masks = context.chip is not None and context.chip.compiler_masks_groups
         grouped = (op for op in self.operations if self.kind[op.name] == "ragged-dot")
         self.masked = {op.name for op in grouped if masks and not is_turned(op)}
+        self.images = self._lie_as_images()
         units = context.chip.matrix if context.chip is not None else None
         self.side = units.rows if units else 0
         self.wide_units = self.side >= 256
@@ -166,6 +174,34 @@ class Fusions:
         with suppress(TilewrightError, OverflowError):
             return [layout for shape in shapes for layout in self.context.layouts(shape)]
         return ()
+
+    def _lie_as_images(self) -> dict[str, TensorLayout]:
+        """Where the values around convolutions and pooling lie; of an argument, where it is wanted.
+
+        What pooling takes lies as its result does, which has an order of its own where no convolution is near.
+        """
+        minor = dict[str, tuple[tuple[int, ...], ...]]()  # value -> its lanes and sublanes, one of these pairs of dims
+        for op in self.operations:
+            if self.kind[op.name] == "convolution":
+                minor |= {name: (pair, pair[::-1]) for name, pair in image_dims(op).items() if name in self.by_name}
+        open_, pools = (
+            [*minor],
+            [op for op in self.operations if self.kind[op.name] in _POOLS and dims_of(op.shape)[1:]],
+        )
+        while open_ or pools:
+            op = self.by_name[open_.pop()] if open_ else pools.pop()
+            if op.name not in minor:
+                minor[op.name] = tuple([tuple(array.minor_to_major[:2]) for array in self._arrays(op.shape)])
+            makers = [self.by_name[name] for name in op.operands if name in self.by_name]
+            readers = [reader for reader in self.readers[op.name] if self.kind[reader.name] in _ALIKE]
+            for near in (*(makers if self.kind[op.name] in _ALIKE else ()), *readers):
+                alike = len(dims_of(near.shape)) == len(dims_of(op.shape)) and self.kind[near.name] not in FREE
+                if alike and near.name not in minor:
+                    minor[near.name] = minor[op.name]
+                    open_.append(near.name)
+        laid = {name: self._arrays(self.by_name[name].shape) for name in minor}
+        arrays = [(name, layouts[0]) for name, layouts in laid.items() if len(layouts) == 1]
+        return {name: predict("tpu", array.shape, array.dtype, minor=minor[name]) for name, array in arrays}
 
     def _sides(self, op: Operation) -> Sequence[TensorLayout]:
         """The operand and the result of a reshape; none where they are not known, or have not the same elements."""
@@ -517,23 +553,44 @@ class Fusions:
                 return self._with_copies(op, {0, 1} if any(odd[:2]) else {1} if is_turned(head) else set())
             summed = head.integers("lhs_contracting_dims") == (0,)  # over the rows, in whose order it may lie as it is
             copied = {op.operands.index(name) for name in head.operands[summed:2] if name in op.operands}
-            made = self._with_copies(op, copied if any(odd[:2]) else set())
-            return [*made[:-1], *(self._copied_after(made[-1]) if odd[2] else made[-1:])]
+            return self._with_copies(op, copied if any(odd[:2]) else set(), back=odd[2])
         if _PALLAS in op.attributes.get("custom_call_target", ""):  # it takes and gives rows last
             given = [k for k, name in enumerate(op.operands) if name in self.arguments]
             copied = {k for k in given if self._odd(op.operand_shapes[k])}
-            back = op.name in self.results and self._odd(op.shape)
-            *copies, call = self._with_copies(op, copied)
-            return [*copies, *(self._copied_after(call) if back else [call])]
+            return self._with_copies(op, copied, back=op.name in self.results and self._odd(op.shape))
         if kept := {k for k in self._written_over(op) if op.operands[k] in self.kept}:
             return self._with_copies(op, kept)
         if update := self._turned_update(op.name):
             return [*(replace(op, name=f"{op.name}.copy{k}", opcode="copy", shape=update) for k in range(2)), op]
+        if op.name in self.images and plain_opcode(head.opcode) in _POOLS | {"convolution"}:
+            return self._of_images(op, head)
         parts = [reader.opcode for reader in self.readers[op.name]]
         cut = op.name in self.relaid and self.wide_units and len(parts) > 1 and {*map(plain_opcode, parts)} == {"slice"}
         if cut or (op.name in self.results and self._turned(self.head_of.get(op.name, op.name))):
             return self._copied_after(op)
         return [op]
+
+    def _of_images(self, op: Operation, head: Operation) -> list[Operation]:
+        """A kernel of images with the copies of its arguments, and of its result."""
+        image, cut = self.images[op.name], is_cut(head)
+        compared = image.rank if plain_opcode(head.opcode) in _POOLS else 1  # a convolution turns all but the lanes
+        copied = set[int]()
+        for k, name in enumerate(op.operands):
+            if name in self.arguments and name in self.images:
+                lies, wanted = self._at_border(op.operand_shapes[k]), self.images[name].minor_to_major
+                copied |= {k} if cut or lies[:compared] != wanted[:compared] else set()
+        back = op.name in self.results and (cut or self._at_border(op.shape) != image.minor_to_major)
+        kernels = self._with_copies(op, copied, back)
+        for each in [each for each in kernels if cut and each.opcode == "copy"]:
+            source = each.operands if each.name == op.name else (each.name,)
+            kernels.append(replace(each, name=f"{op.name}.copy.{each.name}", operands=source))
+            self.images[kernels[-1].name] = image
+        return kernels
+
+    def _at_border(self, shape: str) -> tuple[int, ...]:
+        """The order of an argument's or a result's dims, minor first; () for several."""
+        orders = [predict("tpu", a.shape, a.dtype, boundary=True).minor_to_major for a in self._arrays(shape)]
+        return tuple(orders[0]) if len(orders) == 1 else ()
 
     def _written_over(self, op: Operation) -> Iterator[int]:
         """Which operands an update or a loop changes where they lie: an argument that was not given away is copied."""
@@ -548,6 +605,8 @@ class Fusions:
 
     def _copied_after(self, op: Operation) -> list[Operation]:
         first = replace(op, name=f"{op.name}.turned")
+        if op.name in self.images:
+            self.images[first.name] = self.images.pop(op.name)
         return [first, replace(op, opcode="copy", operands=(first.name,), operand_shapes=(op.shape,), calls=())]
 
     def _turned_update(self, name: str) -> str:
@@ -570,13 +629,17 @@ class Fusions:
         turned = any(self.kind.get(name) == "transpose" for name in product.operands[:1])
         return turned or product.integers("lhs_contracting_dims") == (0,)
 
-    def _with_copies(self, op: Operation, copied: set[int]) -> list[Operation]:
+    def _with_copies(self, op: Operation, copied: set[int], back: bool = False) -> list[Operation]:
+        """The kernel, copies of some of its operands before it, and one of its result where it goes ``back``."""
         copies = {
             k: Operation(f"{op.name}.copy{k}", "copy", op.operand_shapes[k], (op.operands[k],), (op.operand_shapes[k],))
             for k in copied
         }
         operands = tuple(copies[k].name if k in copies else name for k, name in enumerate(op.operands))
-        return [*(replace(copy, source=op.source) for copy in copies.values()), replace(op, operands=operands)]
+        self.images |= {each.name: self.images[n] for each in copies.values() if (n := each.operands[0]) in self.images}
+        kernel = replace(op, operands=operands)
+        before = (replace(copy, source=op.source) for copy in copies.values())
+        return [*before, *(self._copied_after(kernel) if back else [kernel])]
 
     def _turned(self, name: str) -> bool:
         """Whether a product's result comes out turned and is copied into the order that results have.
@@ -596,8 +659,8 @@ class Fusions:
 
     def _odd(self, shape: str) -> bool:
         """Whether an argument or result of the program lies in another order than rows last, with less padding."""
-        orders = [predict("tpu", a.shape, a.dtype, boundary=True).minor_to_major for a in self._arrays(shape)]
-        return len(orders) == 1 and tuple(orders[0]) != tuple(reversed(range(len(orders[0]))))
+        order = self._at_border(shape)
+        return order != tuple(reversed(range(len(order))))
 
 
 _Names = str | frozenset[str]

@@ -89,6 +89,8 @@ class Placed:
                 broken[shape] = str(error)
         self.tiles = {name: of_shape[shape] for name, shape in shapes.items() if shape in of_shape}  # as they lie
         self.broken = {name: broken[shape] for name, shape in shapes.items() if shape in broken}
+        images = fusions.images.keys() - fusions.arguments - self.broken.keys()
+        self.tiles |= {name: Tiles.of(fusions.images[name]) for name in images}
         self.arguments = {op.name for op in self.operations if op.opcode == "parameter"}
         self.through = fusions.through - self.broken.keys()  # what is done in the kernels of others
         self.found: dict[str, tuple[dict[str, float], dict[str, float]]] = {}  # members that were asked for
@@ -137,9 +139,10 @@ class Placed:
         return near
 
     def _brought_in(self) -> Iterator[str]:
-        """What a compiler brings in between calls, as it is or in another type and order: both sides of a dot, the
-        weights of a convolution, a table of whole rows; nothing that only the vector unit reads.
+        """What a compiler brings in between calls, as it is or in a wider type and another order: both sides of a dot,
+        the weights of a convolution, a table of whole rows; nothing that only the vector unit reads, or is narrowed.
         """
+        size = {name: tiles.megabytes for name, tiles in self.tiles.items()}
         taken = {**dict.fromkeys(DOTS, slice(2)), "convolution": slice(1, 2), "gather": slice(1)}
         for op in (op for op in self.operations if plain_opcode(op.opcode) in taken):
             rows = op.integers("slice_sizes")[1:]
@@ -147,8 +150,11 @@ class Placed:
                 continue
             for name in op.operands[taken[plain_opcode(op.opcode)]]:
                 while name in self.through and plain_opcode(self.by_name[name].opcode) in _SAME:
-                    name = self.by_name[name].operands[0]
-                yield name
+                    made, name = name, self.by_name[name].operands[0]
+                    if size.get(made, 0.0) < size.get(name, 0.0):  # a cast of what is kept in float32
+                        break
+                else:
+                    yield name
 
     def _second_results(self) -> dict[str, list[str]]:
         """What a kernel makes of what it writes, or of what it reads, by its name: further results of that kernel.

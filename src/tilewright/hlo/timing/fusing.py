@@ -94,6 +94,9 @@ class Fusing(Placed):
                 continue
             if op.name in seconds or kind in _NO_KERNEL or (scalar and op.name in self.results):
                 continue
+            if kind in ("case", "if") and op.calls:
+                self._longest(op)
+                continue
             try:
                 for each in self.kernels.get(op.name, ()):
                     if each.opcode == "copy":
@@ -147,6 +150,27 @@ class Fusing(Placed):
         self.clock = begin + (self.clock - begin) * trips
         return known is not None
 
+    def _longest(self, op: Operation) -> None:
+        """The longest branch of a conditional, whose branches read what stands around it; of the others what has no
+        time."""
+        branches: list[tuple[float, Fusing]] = []
+        for body in (self.context.program.by_name[name] for name in op.calls):
+            own = {inner.name for inner in body.operations}
+            read = {
+                name: shape
+                for inner in body.operations
+                for name, shape in zip(inner.operands, inner.operand_shapes)
+                if name not in own and name.partition("#")[0] not in own
+            }
+            given = (Operation(name, "parameter", shape) for name, shape in read.items())
+            inside = Fusing(self.chip, self.context, replace(body, operations=(*given, *body.operations)), self)
+            inside.near -= {name for name in read if self._lies_in(name) == HBM}
+            branches.append((inside.price(self.runs, self.clock), inside))
+        us, longest = max(branches, key=lambda branch: branch[0])
+        self.clock += us
+        self.rows += longest.rows
+        self.rows += [row for _, inside in branches if inside is not longest for row in inside.rows if row.unpriced]
+
     def _turn_first(self, op: Operation, work: Work, share: float) -> float:
         """Megabytes that a copy before a batched product passes: a part of an activation, or what gets other lanes."""
         kind, result, operands = plain_opcode(op.opcode), self.tiles[op.name], self.operand_tiles(op)
@@ -160,7 +184,7 @@ class Fusing(Placed):
 
     def _by_sparsecores(self, op: Operation, operands: Sequence[Tiles]) -> float:
         """Microseconds of a gather that SparseCores do: of many rows of a large table, of more than bytes; else 0."""
-        if len(operands) < 2 or not self.chip.kernel["sparse_gathers"] or not self.computation.entry:
+        if len(operands) < 2 or not self.chip.machine.compiler_sends_rows or not self.computation.entry:
             return 0.0
         table, result = operands[0], self.tiles[op.name]
         rows = gathered_rows(op, operands[1], result)
@@ -190,7 +214,9 @@ class Fusing(Placed):
 
     def _asked(self, op: Operation) -> tuple[Work, float]:
         """What a kernel asks, and megabytes of arguments that come early or earlier."""
-        kind, result, near_mb = plain_opcode(op.opcode), self.tiles[op.name], self.chip.kernel["near_result_mb"]
+        kind, near_mb = plain_opcode(op.opcode), self.chip.kernel["near_result_mb"]
+        written_as = f"{op.name}.turned" if f"{op.name}.turned" in self.tiles else op.name
+        result = self.tiles[written_as]
         read, members = self.found.pop(op.name) if op.name in self.found else self.members(op)
         work, early, written, between = Work(scalar=not result.shape), 0.0, result.megabytes, 0.0
         for name in self.joined.get(op.name, ()):
@@ -206,6 +232,7 @@ class Fusing(Placed):
             if name not in self.tiles or (of := plain_opcode(member.opcode)) in TAKES_NO_TIME:
                 continue
             operands, made = self.operand_tiles(member), self.tiles[name]
+            operands *= 2 if of == "sort" and len(operands) == 1 else 1  # a stable one takes the places along
             if of == "gather" and (us := self._by_sparsecores(member, operands)):
                 work.apart_us += us
                 continue
@@ -216,9 +243,11 @@ class Fusing(Placed):
                 work.again, work.steps = work.again + blocks.again, blocks.steps - 1
                 continue
             if of == "scatter" and len(operands) > 1:  # each row is fetched, too; single numbers go to SparseCores
-                count = gathered_rows(member, operands[1], made)
-                if prod(operands[-1].shape) == count and self.chip.machine.sparse:
-                    work.apart_us += self.chip.sparse_us(0, 0, sum(tiles.megabytes for tiles in operands))
+                count, machine = gathered_rows(member, operands[1], made), self.chip.machine
+                rows = machine.compiler_sends_rows and count >= _MANY_ROWS and "32[" in member.shape
+                if machine.sparse and (rows or prod(operands[-1].shape) == count):
+                    given = sum(tiles.megabytes for tiles in operands) if not rows else 2 * operands[-1].megabytes
+                    work.apart_us += self.chip.sparse_us(0, 0, given)
                     continue
                 work.apart_us += count * self.chip.kernel["gather_row_ns"] / 1e3
             if of == "fft":
@@ -234,12 +263,18 @@ class Fusing(Placed):
                 work.moved[HBM] += operands[0].megabytes  # type: ignore[assignment]
                 work.rotations += share * operands[0].elements / REGISTER
             work.starts += kind != "reduce" == of
+        copies = {
+            each.operands[0]: each.name
+            for each in self.kernels[op.name]
+            if each.opcode == "copy" and each.name in self.tiles
+        }
         if kind in WRITES_IN_PLACE and len(op.operands) > WRITES_IN_PLACE[kind]:
             update = self.tiles.get(op.operands[WRITES_IN_PLACE[kind]], result)
             written = written if op.operands[0] in self.through else min(written, update.megabytes)
-        work.moved[self._lies_in(op.name)] += written  # type: ignore[assignment]
+        work.moved[self._lies_in(written_as)] += written  # type: ignore[assignment]
         work.moved[self._memory(between <= near_mb)] += between  # type: ignore[assignment]
         for name, share in read.items():
+            name = copies.get(name, name)
             megabytes = share * self.tiles[name].megabytes if name in self.tiles else 0.0
             streams_early = name in self.arguments and megabytes <= _STREAMED_MB and name != self.prefetched
             if streams_early and self.begun and self.computation.entry:
@@ -279,10 +314,14 @@ class Fusing(Placed):
 
     def _copied(self, copy: Operation) -> Run:
         """What turns an operand of a kernel before it, or its result behind it; or keeps an argument, as it lies."""
-        of, tiles = self.by_name[copy.name.partition(".copy")[0]], self.arrays([copy.shape])[0]
+        of, tiles = self.by_name[copy.name.partition(".copy")[0]], self.tiles.get(copy.name)
+        tiles = tiles or self.arrays([copy.shape])[0]
+        first = copy.operands[0] if copy.operands[0] in self.tiles else copy.operands[0].removesuffix(".turned")
+        before = self.tiles.get(first, tiles)
+        before = before if before.shape == tiles.shape else tiles
         in_place = plain_opcode(of.opcode) in WRITES_IN_PLACE.keys() | {"while"}
         kept = in_place and copy.operand_shapes == (copy.shape,) and copy.operands[0] in of.operands
         work = Work(rotations=0.0 if kept else tiles.elements / REGISTER)
-        for name in (copy.operands[0].removesuffix(".turned"), of.name):
-            work.moved[self._lies_in(name)] += tiles.megabytes  # type: ignore[assignment]
+        for name, each in ((first, before), (copy.name if copy.name in self.tiles else of.name, tiles)):
+            work.moved[self._lies_in(name)] += each.megabytes  # type: ignore[assignment]
         return self._run("copy", work)

@@ -14,6 +14,7 @@ from tilewright.layout.kinds.tiled import TensorLayout, tiled
 from tilewright.targets import target, target_names
 
 _LANES, _SUBLANES = 128, 8
+_Pairs = Sequence[tuple[int, ...]]
 
 
 def _pow2_ceil(n: int) -> int:
@@ -170,13 +171,15 @@ def _cached(name: str, shape: tuple[int, ...], dtype: str, options: tuple[tuple[
     return _PRESETS[name].make(shape, dtype, **dict(options))
 
 
-def predict(name: str, shape: Sequence[int], dtype: Any, *, boundary: bool = False, sublanes: int = 0) -> TensorLayout:
+def predict(
+    name: str, shape: Sequence[int], dtype: Any, *, boundary: bool = False, sublanes: int = 0, minor: _Pairs = ()
+) -> TensorLayout:
     """The layout a compiler will choose, dim order included; ``name`` is ``tpu`` (or a target's name, ``tpu-...``).
 
     Over all pairs (minor, second minor) of dims, minor scanned from the last dim down and the second likewise, the
     first with the fewest padded bytes wins; the other dims stay in order. ``boundary``: the array is an argument or a
     result of the whole program, where types of 8 and 4 bits get larger tiles if these add no padding. ``sublanes`` of
-    the chip's registers; 0: those of the target ``name``, 8 for ``tpu``.
+    the chip's registers; 0: those of the target ``name``, 8 for ``tpu``. ``minor``: only these pairs of dims are tried.
 
     >>> str(predict("tpu", (1048576, 1), "f32"))
     'f32[1048576,1]{0,1:T(1,128)}'
@@ -187,18 +190,18 @@ def predict(name: str, shape: Sequence[int], dtype: Any, *, boundary: bool = Fal
         raise UnsupportedError(f"no predictor for {name!r}", how="only 'tpu' is predicted; use preset(...) elsewhere")
     if not sublanes and name in target_names() and (unit := target(name).vector) is not None:
         sublanes = unit.sublanes
-    return _predict_tpu(to_ints(shape, "a size"), dtype_name(dtype), boundary, sublanes or _SUBLANES)
+    return _predict_tpu(to_ints(shape, "a size"), dtype_name(dtype), boundary, sublanes or _SUBLANES, tuple(minor))
 
 
 @lru_cache(maxsize=65536)
-def _predict_tpu(shape: tuple[int, ...], dtype: str, boundary: bool, sublanes: int) -> TensorLayout:
+def _predict_tpu(shape: tuple[int, ...], dtype: str, boundary: bool, sublanes: int, pairs: _Pairs) -> TensorLayout:
     rank = len(shape)
     if rank < 2 or 0 in shape:
         return _tpu(shape, dtype, sublanes=sublanes)
     bits = _tpu_bits(dtype)
-    pairs = [(m, s) for m in range(rank - 1, -1, -1) for s in range(rank - 1, -1, -1) if s != m]
+    pairs = pairs or [(m, s) for m in range(rank - 1, -1, -1) for s in range(rank - 1, -1, -1) if s != m]
 
-    def cost(pair: tuple[int, int]) -> int:
+    def cost(pair: tuple[int, ...]) -> int:
         sizes = (*(shape[d] for d in range(rank) if d not in pair), shape[pair[1]], shape[pair[0]])
         rows, lanes = _tpu_tiles(sizes, bits, sublanes=sublanes)[0]
         return math.prod(sizes[:-2]) * -(-sizes[-2] // rows) * rows * -(-sizes[-1] // lanes) * lanes
