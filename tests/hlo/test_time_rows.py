@@ -14,7 +14,9 @@ import pytest
 from tests.conftest import ROOT, VECTORS
 from tilewright.errors import UsageError
 from tilewright.hlo import estimate, load, what_if
+from tilewright.hlo.program import Operation
 from tilewright.hlo.timing.chip import FEW, seen_error
+from tilewright.hlo.timing.row import Run, type_of
 from tilewright.targets import SeenError, target
 from tilewright.targets.chips import parse_target
 
@@ -133,6 +135,23 @@ def test_an_error_is_that_of_its_kind_type_bound_and_range(kind, bound, us, erro
     assert (known and known.error) == error
     assert words.startswith(of)
     assert (words == of) == (error is None or "few" in of or "bound by" in of)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "kind", "multiplied", "named"),
+    [
+        (("bf16[8,128]", "f32[8,128]", "s32[4]", "pred[8,128]"), "product", "bf16", "bf16"),
+        (("bf16[8,128]", "s8[8,128]"), "product", "bf16", "s8"),
+        (("bf16[8,128]", "s8[8,128]"), "pallas", "bf16", "bf16"),  # a mask
+        (("bf16[8,128]", "s8[8,128]"), "pallas", "int8", "s8"),
+        (("f8e4m3fn[8,128]", "bf16[8,128]"), "product", "fp8", "f8e4m3fn"),
+        (("s32[8,128]", "pred[8,128]"), "elementwise", "", "pred"),
+        (("f32[]",), "elementwise", "", ""),
+    ],
+)
+def test_a_kernel_is_called_by_its_narrowest_type(shapes, kind, multiplied, named):
+    op = Operation("k", "fusion", shapes[0], ("a",) * (len(shapes) - 1), shapes[1:])
+    assert type_of(op, Run(1.0, "hbm", flops={multiplied: 8} if multiplied else {}, kind=kind)) == named
 
 
 LAYERS = """func.func @main(%x: tensor<8192x4096xTYPE>, %w: tensor<4096x4096xTYPE>) -> tensor<8192x4096xTYPE> {

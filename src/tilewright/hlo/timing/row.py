@@ -109,7 +109,7 @@ def timed(chip: Chip, op: Operation, run: Run, source: str = "", start: float = 
     elif seconds < least[slowest]:
         seconds, bound = least[slowest], slowest
         notes.append(_AT_PEAK[slowest])
-    kind = "transfer" if run.lane == "dma" else f"{run.kind} {type_of(op)}".strip() if run.kind else ""
+    kind = "transfer" if run.lane == "dma" else f"{run.kind} {type_of(op, run)}".strip() if run.kind else ""
     claim = Claim() if notes else chip.claim(kind, bound, 1e6 * (beside or seconds / runs))
     if run.kind == "alone" and not notes:  # raised to a peak, it is under another law than what was measured
         sizes = {"megabytes": run.megabytes + run.resident, "flops": float(flops / runs), "depth": float(run.depth)}
@@ -177,9 +177,14 @@ def flops_of(op: Operation, operands: Sequence[Tiles], results: Sequence[Tiles])
     return 0
 
 
-def type_of(op: Operation) -> str:
-    """The narrowest element type of an operation's arrays, without indices and masks where it has others."""
+def type_of(op: Operation, run: Run) -> str:
+    """The narrowest element type of an operation's arrays, without indices and masks where it has others.
+
+    Pallas kernels take masks in bytes: there all integers are such, unless it multiplies them.
+    """
     types = types_of(op)
+    if run.kind == "pallas" and "int8" not in run.flops:
+        types = frozenset(name for name in types if name[0] in "bfc") or types
     return min(types - _INDICES or types, key=lambda name: (int(_DIGITS.findall(name)[0] or 1), name), default="")
 
 

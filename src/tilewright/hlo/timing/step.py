@@ -346,12 +346,12 @@ class StepTime:
             Field("opcode", of=lambda row: row.op, facet=True, below=True),
             Field("time", "seconds", "modelled, all runs together", of=lambda row: row.seconds, width=6, total=True),
             Field("share", "percent", "of the whole step", of=lambda row: row.seconds / whole, below=True),
+            Field("error", "percent", error, of=lambda row: row.error or None, below=True),
             Field("bound", of=lambda row: row.bound or "unpriced", width=6, facet=True),
             Field("runs", "count", of=lambda row: row.runs, below=True),
             Field("HBM", "bytes", through, of=lambda row: row.bytes, width=9.5, total=True),
             Field("flops", "count", "on the matrix unit", of=lambda row: row.flops, below=True, total=True),
             Field("line", of=lambda row: place_text(row.source), width=13, tail=True, facet=True),
-            Field("error seen", "percent", error, of=lambda row: row.error or None, below=True),
             Field("seen on", of=lambda row: row.seen, shown=False),
             Field("beside", "seconds", beside, of=lambda row: row.beside or None, shown=False),
             Field("note", of=lambda row: row.note, below=True),
@@ -388,7 +388,7 @@ class StepTime:
 
     def slowest_table(self, count: int) -> Table:
         """The slowest ``count`` operations; what is hidden behind other work takes no line."""
-        wanted = ("operation", "opcode", "time", "share", "bound", "HBM", "line")
+        wanted = ("operation", "opcode", "time", "share", "error", "bound", "HBM", "line")
         chosen = [field for field in self._fields() if field.heading in wanted]
         rows = sorted((row for row in self.alike() if row.seconds or not row.beside), key=lambda row: -row.seconds)
         return Table(chosen, cells(chosen, rows[:count]))
