@@ -5,7 +5,8 @@ A stated model, read off the modules of the TPU's compiler:
 * Elementwise operations, and those that only rearrange, run in the kernels that want their values. A value that several
   kernels want is computed again in each of them, unless reading what it is made of would cost more than reading it.
 * A product or a gather does what follows it elementwise, if nothing else wants its own result, and writes the last of
-  it; towards another product it writes where the value is narrowest. One kernel has one product. A reduction is the
+  it; towards another product it writes where the value is narrowest. One kernel has one product,
+  or a second one that it makes an operand with, block by block, where that fits. A reduction is the
   last of its kernel; no more than its type is changed behind it.
 * What a loop's body computes of arrays that the loop does not change is done before it, unless it makes them larger.
 * An update that a condition keeps or drops is done in place, of an argument that is not given away in a copy of it; a
