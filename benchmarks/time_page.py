@@ -18,6 +18,7 @@ from typing import Any
 import measured_times
 import networks
 import numpy as np
+import shared_kernels
 import time_rows
 from measured_times import CHIPS, OPERATIONS, Gpt2, Measured, training
 
@@ -161,6 +162,15 @@ makes it anew from the records and a folder of programs, and without them the ta
 
 {rows}
 
+## Which operations share a kernel
+
+Functions of public models, forward, gradient and decoding steps, as StableHLO and as modules that the TPU's compiler
+(libtpu 0.0.42.1) made of them: what is predicted, held to what it did. The packages and their versions stand in
+`benchmarks/public_models.py`. `benchmarks/data/shared_kernels.csv` has every function; `./run python
+benchmarks/shared_kernels.py table FOLDER --docs docs/time.md` makes it and these tables anew.
+
+{kernels}
+
 ## Which of two is faster
 
 Pairs whose measured times differ by more than 5 %, and in how many the model names the faster one (bar: 90 %). *all*:
@@ -282,6 +292,7 @@ def page(kinds: Sequence[Any]) -> str:
         calls=", ".join(f"{target(chip).time['kernel']['call_us']:.0f} us on {chip}" for chip in CHIPS),
         models=_models(errors),
         rows=time_rows.section(time_rows.stored()),
+        kernels=shared_kernels.section(shared_kernels.stored()),
         ranking=_ranking(),
         gpt2_ranking=_gpt2_ranking(errors),
         machine=f"{platform.machine()}, Python {platform.python_version()}, beside other work",
