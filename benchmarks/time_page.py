@@ -18,6 +18,7 @@ from typing import Any
 import measured_times
 import networks
 import numpy as np
+import shared_kernels
 import time_rows
 from measured_times import CHIPS, OPERATIONS, Gpt2, Measured, training
 
@@ -176,6 +177,15 @@ leaves them to SparseCores on v5p and v6e, too (`--compile` says what yours does
 
 {functions}
 
+## Which operations share a kernel
+
+Functions of public models, forward, gradient and decoding steps, as StableHLO and as modules that the TPU's compiler
+(libtpu 0.0.42.1) made of them: what is predicted, held to what it did. The packages and their versions stand in
+`benchmarks/public_models.py`. `benchmarks/data/shared_kernels.csv` has every function; `./run python
+benchmarks/shared_kernels.py table FOLDER --docs docs/time.md` makes it and these tables anew.
+
+{kernels}
+
 ## Which of two is faster
 
 Pairs whose measured times differ by more than 5 %, and in how many the model names the faster one (bar: 90 %). *all*:
@@ -300,6 +310,7 @@ def page(kinds: Sequence[Any]) -> str:
         models=_models(errors),
         rows=time_rows.section(time_rows.stored()),
         functions=_functions(),
+        kernels=shared_kernels.section(shared_kernels.stored()),
         ranking=_ranking(),
         gpt2_ranking=_gpt2_ranking(errors),
         machine=f"{platform.machine()}, Python {platform.python_version()}, beside other work",

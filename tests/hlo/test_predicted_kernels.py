@@ -96,10 +96,10 @@ CASES = {
         [("dynamic_update_slice", 1, "vector")],
     ),
     "update of what is kept": ((updated, *UPDATED), [COPY, ("dynamic_update_slice", 1, "vector")]),
-    # layers: the mean is one whoever asks for it, and so is the spread
+    # layers: the mean is one whoever asks for it, and so is the spread; neither is computed again for each column (v6e)
     "mean and variance": (
         (lambda x: (x - x.mean(1, keepdims=True)) * jax.lax.rsqrt(x.var(1, keepdims=True) + 1e-5), X),
-        [("reduce", 1, "vector")] * 2 + [("multiply", 1, "vector")],
+        [(op, 1, "vector") for op in ("reduce", "divide", "reduce", "rsqrt", "multiply")],
     ),
     # the gradient of one number taken from each row is a comparison, wherever it is wanted
     "taken along": (

@@ -223,13 +223,15 @@ def _without_barriers(operations: Sequence[Operation]) -> list[Operation]:
     return _renamed(operations, same) if any(map(same, operations)) else [*operations]
 
 
+_IDLE = INSIDE | {"get-tuple-element"}
+
+
 def _wanted(operations: list[Operation], captured: Collection[str], program: Program) -> list[Operation]:
     """The operations without those whose values nothing reads, loops that do nothing else among them."""
     read, found = set(captured), list[Operation]()
     for op in reversed(operations):
         kind = plain_opcode(op.opcode)
-        idle = kind in INSIDE | {"get-tuple-element"}
-        idle = idle or (kind == "while" and all(_is_idle(program, callee) for callee in op.calls))
+        idle = kind in _IDLE or (kind == "while" and all(_is_idle(program, callee) for callee in op.calls))
         if op.name in read or not idle or not op.operands:
             read.update(each for name in op.operands for each in (name, name.partition("#")[0]))
             found.append(op)

@@ -5,8 +5,8 @@ A stated model, read off the modules of the TPU's compiler:
 * Elementwise operations, and those that only rearrange, run in the kernels that want their values. A value that several
   kernels want is computed again in each of them, unless reading what it is made of would cost more than reading it.
 * A product or a gather does what follows it elementwise, if nothing else wants its own result, and writes the last of
-  it; towards another product it writes where the value is narrowest. One kernel has one product. A reduction is the
-  last of its kernel; no more than its type is changed behind it.
+  it; towards another product it writes where the value is narrowest. One kernel has one product, or a second that it
+  makes an operand with, block by block. A reduction is the last of its kernel; only its type is changed behind it.
 * What a loop's body computes of arrays that the loop does not change is done before it, unless it makes them larger.
 * An update that a condition keeps or drops is done in place, of an argument that is not given away in a copy of it; a
   product without free dims is a reduction.
@@ -327,9 +327,8 @@ class Fusions:
             if name in self.by_name and self.elements[name] == own and len(open_) <= _MANY:
                 if self.kind[name] in TRANSCENDENTAL:
                     return True
-                open_ += (
-                    self.by_name[name].operands if self.kind[name] in ELEMENTWISE | {"reshape", "broadcast"} else ()
-                )
+                inside = self.kind[name] in ELEMENTWISE | {"reshape", "broadcast"}
+                open_ += self.by_name[name].operands if inside else ()
         return False
 
     def _let_values_flow(self) -> None:
@@ -412,20 +411,22 @@ class Fusions:
         """Whether the kernel of the product ``end`` makes an operand as it goes, by the product ``name``, in blocks.
 
         It does where the other operand of ``name``, the sums and two blocks of both weights take less than half of what
-        a kernel may hold, or all of the weights less than a quarter (84 of 86 modules of v5e, v6e and 7x; with nothing
-        at all between the two, larger ones do as well).
+        a kernel may hold, or all of the weights less than a quarter (105 of 109 modules of v4, v5e, v6e and 7x; with
+        nothing at all between the two, larger ones do as well).
         """
         vmem = self.context.chip.memory("vmem") if self.context.chip is not None else None
         first, last = self.by_name[name], self.by_name[end]
         if vmem is None or not {self.kind[name], self.kind[end]} <= DOTS or last.integers("lhs_batch_dims"):
             return False
-        inner, outer = (
-            product_sizes(op, self._arrays(*op.operand_shapes[:2]), self._arrays(op.shape)[0]) for op in (first, last)
+        if not self.bytes[name] or not self.bytes[end]:  # their sizes are not known
+            return False
+        one, two = (
+            product_sizes(op, self._arrays(*op.operand_shapes[:2]), *self._arrays(op.shape)) for op in (first, last)
         )
-        if inner is None or outer is None or min(inner[1:3]) == 1:
+        if one is None or two is None or min(one[1:3]) == 1:
             return False
         between = self._between(name, end) | {name}
-        (*_, depth), (_, rows, columns, whole) = inner, outer
+        depth, (_, rows, columns, whole) = one[3], two
         rows, columns = (rows, columns) if last.operands[0] in between else (columns, rows)
         each = max(1, self.size(first.operand_shapes[0]) // max(1, prod(dims_of(first.operand_shapes[0]))))
         held = 4 * rows * columns + each * (rows * depth + 2 * min(_BLOCK, rows) * (depth + columns))
