@@ -132,6 +132,19 @@ class Work:
         return start + hbm_us * FIRST_WINDOW / windows + self.steps * constants["step_us"]
 
 
+_THIN = 8
+"""Elements: as many sublanes as a register has."""
+
+
+def _gets_thin(operand: Tiles, result: Tiles) -> bool:
+    """Whether a reshape makes, or ends, lanes or sublanes of a few elements, such as pairs: no view of the registers.
+
+    Wherever they are taken apart in the fusion, each register of the denser side is turned once at least.
+    """
+    ends = [tiles.shape[-2:] for tiles in (operand, result)]
+    return ends[0] != ends[1] and any(1 < size < _THIN for size in (*ends[0], *ends[1]))
+
+
 def _add_sort(work: Work, arrays: Sequence[Tiles], dim: int, each: float) -> None:
     """Add a bitonic network: log2(n) (log2(n) + 1) / 2 passes of a comparison and two choices over all registers.
 
@@ -199,6 +212,8 @@ def add_operation(
         work.registers += operand.elements * each * constants["sum_ops"]
         if order and order[0] in reduced:
             work.rotations += share * operand.elements / max(operand.shape[order[0]], 128) / 8
+    elif name == "reshape" and operands and _gets_thin(operands[0], result):
+        work.rotations += min(operands[0].elements, result.elements) * each
     elif name not in MOVES_ONLY:
         work.unknown += (f"no mechanism for {name} is known",)
 
