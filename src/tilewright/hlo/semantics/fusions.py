@@ -321,10 +321,10 @@ class Fusions:
 
     def _is_dear(self, op: Operation) -> bool:
         """Whether an array that is repeated took a root, a quotient or their like: it is not computed for each copy."""
-        own = self.elements.get(op.operands[0], 0) if op.operands else 0
-        open_ = [op.operands[0]] if 1 < own < self.elements[op.name] else []
+        own = self.elements.get(op.operand_shapes[0], 0) if op.operands else 0
+        open_ = [op.operands[0]] if 1 < own < self.elements[op.shape] else []
         for name in open_:
-            if name in self.by_name and self.elements[name] == own and len(open_) <= _MANY:
+            if name in self.by_name and self.elements[self.by_name[name].shape] == own and len(open_) <= _MANY:
                 if self.kind[name] in TRANSCENDENTAL:
                     return True
                 inside = self.kind[name] in ELEMENTWISE | {"reshape", "broadcast"}
