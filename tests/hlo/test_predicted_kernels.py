@@ -125,6 +125,7 @@ CASES = {
         (convolved(), images(4, 64, 64, 128), images(3, 3, 128, 128)),
         [COPY, COPY, ("maximum", 1, "matrix"), COPY, COPY],
     ),
+    "pooling that turns rows": ((lambda x: pooled(x) / 4, images(32, 56, 56, 256)), [("divide", 1, "vector")]),
     "pooling": ((pooled, images(32, 112, 112, 64)), [COPY, ("reduce_window", 1, "vector")]),
 }
 

@@ -13,8 +13,8 @@ A stated model, read off the modules of the TPU's compiler:
 * What loops, branches, custom calls, sorts and exchanges take is written, and so are the results.
 * Images of convolutions have their channels in the lanes and the batch in the sublanes, or the other way round where
   that pads less; what is computed of them element by element lies alike. A result in another order is a copy behind
-  the kernel; an argument is copied before it, if other dims are in its lanes, and before pooling always. Of fewer than
-  eight images columns are cut in eight, as further images: arguments are copied twice, and so are results.
+  the kernel; an argument is copied before it if other dims are in its lanes, before a pool's gradient in any other
+  order. Of fewer than eight images columns are cut in eight, as further images: arguments and results are copied twice.
 """
 
 from __future__ import annotations
@@ -574,7 +574,8 @@ class Fusions:
     def _of_images(self, op: Operation, head: Operation) -> list[Operation]:
         """A kernel of images with the copies of its arguments, and of its result."""
         image, cut = self.images[op.name], is_cut(head)
-        compared = image.rank if plain_opcode(head.opcode) in _POOLS else 1  # a convolution turns all but the lanes
+        scatters = plain_opcode(head.opcode) == "select-and-scatter"
+        compared = image.rank if scatters else 1  # the others turn all but the lanes themselves
         copied = set[int]()
         for k, name in enumerate(op.operands):
             if name in self.arguments and name in self.images:
