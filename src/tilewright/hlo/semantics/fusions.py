@@ -20,8 +20,7 @@ A stated model, read off the modules of the TPU's compiler:
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
@@ -31,7 +30,6 @@ from tilewright.errors import TilewrightError
 from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.inlining import dims_of, simplified
 from tilewright.hlo.opcodes import (
-    CONTROL,
     DOTS,
     ELEMENTWISE,
     FLOWS,
@@ -45,6 +43,7 @@ from tilewright.hlo.opcodes import (
 from tilewright.hlo.program import Computation, Operation, Program, given_away
 from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.semantics.dims import image_dims, is_cut, matrix_passes, product_sizes
+from tilewright.hlo.semantics.order import sooner
 from tilewright.layout import TensorLayout, is_bitcast, predict
 
 _PARTS = frozenset({"slice", "dynamic-slice", "pad", "concatenate"})
@@ -583,11 +582,14 @@ class Fusions:
                 copied |= {k} if cut or lies[:compared] != wanted[:compared] else set()
         back = op.name in self.results and (cut or self._at_border(op.shape) != image.minor_to_major)
         kernels = self._with_copies(op, copied, back)
-        for each in [each for each in kernels if cut and each.opcode == "copy"]:
-            source = each.operands if each.name == op.name else (each.name,)
-            kernels.append(replace(each, name=f"{op.name}.copy.{each.name}", operands=source))
-            self.images[kernels[-1].name] = image
-        return kernels
+        found = list[Operation]()
+        for each in kernels:
+            found.append(each)
+            if cut and each.opcode == "copy":
+                source = each.operands if each.name == op.name else (each.name,)
+                found.append(replace(each, name=f"{op.name}.copy.{each.name}", operands=source))
+                self.images[found[-1].name] = image
+        return found
 
     def _at_border(self, shape: str) -> tuple[int, ...]:
         """The order of an argument's or a result's dims, minor first; () for several."""
@@ -682,50 +684,3 @@ def _union(parts: Sequence[_Names]) -> _Names:
 def is_turned(op: Operation) -> bool:
     """Whether a product by groups sums over the last dim of its weights: they are copied into another order first."""
     return op.integers("rhs_contracting_dims") == (2,)
-
-
-# In which order kernels run: as a compiler does it that would rather have little alive at once.
-
-_STAYS = CONTROL | WRITES_IN_PLACE.keys() | {"parameter", "constant", "return", "custom-call"}
-"""Operations that stay where they are written."""
-
-_LITTLE = 1024
-"""How many times smaller than the largest a result is that may be made at any time."""
-
-
-def sooner(
-    operations: Sequence[Operation], results: Collection[str], size: Callable[[str], int]
-) -> tuple[Operation, ...]:
-    """The operations, each moved up to where what it takes is last read otherwise, if that frees more than it makes.
-
-    A gradient's product that ends in an update of the weights stands where the update is written, and would keep
-    alive until there what it multiplies. ``results``: names of what has memory throughout; over an argument that is
-    read later none of them is written.
-    """
-    readers: dict[str, list[int]] = defaultdict(list)
-    for at, op in enumerate(operations):
-        for name in dict.fromkeys(op.operands):
-            readers[name].append(at)
-    place = {op.name: at for at, op in enumerate(operations)}
-    moved: list[tuple[float, int]] = [(at, at) for at in range(len(operations))]
-    sizes = {op.name: 0 if op.opcode == "parameter" or op.name in results else size(op.shape) for op in operations}
-    little = max(sizes.values(), default=0) // _LITTLE
-    for at, op in enumerate(operations):
-        if plain_opcode(op.opcode) in _STAYS or not op.operands or not op.name:
-            continue
-        made = [place[name] for name in op.operands if name in place]
-        if len(made) < len(op.operands):
-            continue
-        available = max(moved[number][0] for number in made)
-        freed, earliest, small = 0, available, sizes[op.name] <= little
-        for name in dict.fromkeys(op.operands):
-            last = max((moved[reader][0] for reader in readers[name] if reader != at), default=-1.0)
-            if operations[place[name]].opcode == "parameter":
-                earliest = max(earliest, last) if op.name in results else earliest
-            elif last < at and not small:
-                freed += sizes[name]
-                earliest = max(earliest, last)
-        if (small or freed > sizes[op.name]) and earliest < at:
-            moved[at] = earliest, at
-    order = sorted(range(len(operations)), key=lambda at: moved[at])
-    return tuple(operations[at] for at in order)
