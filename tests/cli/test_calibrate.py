@@ -49,8 +49,8 @@ def test_a_chip_is_fitted_and_its_file_is_used(measured):
     assert code == 0
     assert "mean error of 3 rows that were not fitted" in said
     assert (kept["rows"], kept["held_back"]) == (6, 3)
-    assert kept["error_before"] > 0.1
-    assert kept["error_after"] < 0.06
+    assert kept["error_before"] > 0.08
+    assert kept["error_after"] < min(0.06, kept["error_before"] / 2)
     assert kept["factors"]["hbm"] > 1.2
     _, said, _ = run("2048_4096.mlir", "-t", CHIP, "--calibration", "mine.json", "--json", folder=measured)
     real = estimate(load((measured / "2048_4096.mlir").read_text()), what_if(target(CHIP), REAL)).device_seconds

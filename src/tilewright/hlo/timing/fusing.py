@@ -56,6 +56,7 @@ class Fusing(Placed):
         self.chip = chip
         self.pallas: Kernels = outer.pallas if outer else Kernels(context, chip)
         self.begun = False  # whether a kernel has run, beside which arguments can come in
+        self.arrived = set[str]()  # those that came, and stay for whoever reads them next
         self.rows: list[TimeRow] = []
         self.shapes: dict[str, tuple[str, ...]] = {}  # of a kernel: what it reads
         self.clock, self.runs = 0.0, 1
@@ -66,7 +67,7 @@ class Fusing(Placed):
 
     def _lies_in(self, name: str) -> int:
         """The memory that a value lies in."""
-        return self._memory(name == self.prefetched or name in self.near)
+        return self._memory(name == self.prefetched or name in self.arrived or name in self.near)
 
     def _run(self, kind: str, work: Work) -> Run:
         """What a kernel takes that passes its arrays in as many windows as they fill, if no steps of it are known."""
@@ -277,8 +278,9 @@ class Fusing(Placed):
             name = copies.get(name, name)
             megabytes = share * self.tiles[name].megabytes if name in self.tiles else 0.0
             streams_early = name in self.arguments and megabytes <= _STREAMED_MB and name != self.prefetched
-            if streams_early and self.begun and self.computation.entry:
+            if streams_early and self.begun and self.computation.entry and name not in self.arrived:
                 early += megabytes
+                self.arrived |= {name} if share == 1 and megabytes <= near_mb else set()
             elif megabytes:
                 work.moved[self._lies_in(name)] += megabytes  # type: ignore[assignment]
                 work.resident += self.tiles[name].megabytes if name == self.prefetched else 0.0
