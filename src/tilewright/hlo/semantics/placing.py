@@ -119,10 +119,14 @@ class Placed:
             room -= alive[0][1]
         carried = [op.name for op in self.operations if op.opcode == "parameter"]
         least, apart = room, {*carried, *self.results}
+        leaving = set(self.results)  # and what such results are written over in place, in the same memory
+        for op in reversed(self.operations):
+            if op.name in leaving and op.operands and plain_opcode(op.opcode) in WRITES_IN_PLACE:
+                leaving.add(op.operands[0])
         for at, op in enumerate(kernels):
             while alive and alive[0][0] < at:
                 room += heappop(alive)[1]
-            if op.name in apart or op.name not in size:
+            if op.name in apart or op.name not in size or (self.computation.entry and op.name in leaving):
                 continue
             if plain_opcode(op.opcode) in WRITES_IN_PLACE and op.operands[0] in near:
                 near.add(op.name)
@@ -164,6 +168,7 @@ class Placed:
         """
         joined: dict[str, list[str]] = {}
         made_in: dict[str, str] = {}  # a written value -> the kernel that makes it
+        beside: dict[tuple[str, int], str] = {}  # what an elementwise kernel reads and its size -> the last such kernel
         products = set[str]()
         times = Counter(name for op in self.operations for name in dict.fromkeys(op.operands))
         wanted = {name for name, count in times.items() if count > 1}
@@ -186,6 +191,11 @@ class Placed:
                     fits = kernel == last or op.name in self.in_softmax
                 else:  # it waits for whole rows of a sum, and is apart from what is written for it alone
                     fits = plain_opcode(self.by_name[last].opcode) != "reduce" and (kernel != last or last in wanted)
+                if (
+                    not kernel and kind != "reduce"
+                ):  # results of one size that read an array alike, as an optimizer's do
+                    kernel = max([beside.get((name, size), "") for name in read], key=lambda k: self.number.get(k, -1))
+                    fits = self.number.get(kernel, -1) > self.number[last]
                 kernel = kernel if fits else ""
                 if kernel and (self.tiles[kernel].elements == size or (kind == "reduce" and kernel in products)):
                     joined.setdefault(kernel, []).append(op.name)
@@ -193,6 +203,7 @@ class Placed:
                     kernel = op.name
                 if kernel:
                     made_in[op.name] = kernel
+                beside |= {(name, size): kernel for name in read if kernel == op.name}
         return joined
 
     def members(self, op: Operation) -> tuple[dict[str, float], dict[str, float]]:

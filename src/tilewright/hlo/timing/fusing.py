@@ -243,14 +243,13 @@ class Fusing(Placed):
                 work.products[matrix_type(member)] += product_flops(member, operands, made) or 0
                 work.again, work.steps = work.again + blocks.again, blocks.steps - 1
                 continue
-            if of == "scatter" and len(operands) > 1:  # each row is fetched, too; single numbers go to SparseCores
+            if of == "scatter" and len(operands) > 1:  # single numbers, and rows, may go to SparseCores
                 count, machine = gathered_rows(member, operands[1], made), self.chip.machine
                 rows = machine.compiler_sends_rows and count >= _MANY_ROWS and "32[" in member.shape
                 if machine.sparse and (rows or prod(operands[-1].shape) == count):
                     given = sum(tiles.megabytes for tiles in operands) if not rows else 2 * operands[-1].megabytes
                     work.apart_us += self.chip.sparse_us(0, 0, given)
                     continue
-                work.apart_us += count * self.chip.kernel["gather_row_ns"] / 1e3
             if of == "fft":
                 between += self._transform(member, work)
                 continue
