@@ -110,7 +110,7 @@ def test_the_normal_form_sweeps_a_longer_program_as_often(monkeypatch):
     for step in pipeline.NORMAL_FORMS[pipeline.NEWEST]:
         monkeypatch.setattr(type(step), "apply", counted(type(step).apply))
     counts = []
-    for count in (1000, 4000):
+    for count in (1100, 4400):  # of no other test: a step that was just priced is kept
         estimate(load(layers(count)), "tpu-v6e")
         counts.append(len(sweeps))
         sweeps.clear()
