@@ -12,7 +12,7 @@ from tilewright.hlo import estimate, load, what_if
 from tilewright.targets import target
 
 CHIP = "tpu-v6e"
-REAL = {"scale.hbm": 1.4, "scale.vector": 0.8, "scale.latency": 1.5}
+REAL = {"scale.hbm": 1.5, "scale.vector": 0.8, "scale.latency": 1.5}
 SIZES = (512, 2048, 4096)
 PROGRAM = """func.func @main(%a: tensor<{n}x1024xbf16>, %b: tensor<1024x{m}xbf16>) -> tensor<{n}x{m}xbf16> {{
   %0 = stablehlo.dot_general %a, %b, contracting_dims = [1] x [0]
@@ -49,7 +49,7 @@ def test_a_chip_is_fitted_and_its_file_is_used(measured):
     assert code == 0
     assert "mean error of 3 rows that were not fitted" in said
     assert (kept["rows"], kept["held_back"]) == (6, 3)
-    assert kept["error_before"] > 0.08
+    assert kept["error_before"] > 0.1
     assert kept["error_after"] < min(0.06, kept["error_before"] / 2)
     assert kept["factors"]["hbm"] > 1.2
     _, said, _ = run("2048_4096.mlir", "-t", CHIP, "--calibration", "mine.json", "--json", folder=measured)
