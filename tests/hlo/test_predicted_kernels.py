@@ -132,7 +132,7 @@ CASES = {
         [COPY, COPY, ("maximum", 1, "matrix"), COPY, COPY],
     ),
     "pooling that turns rows": ((lambda x: pooled(x) / 4, images(32, 56, 56, 256)), [("divide", 1, "vector")]),
-    # results of one size that read an array alike are one kernel's, as the moments and weights of an optimizer are (v6e)
+    # results of one size that read an array alike are one kernel's, as an optimizer's moments and weights are (v6e)
     "optimizer": (
         (jax.jit(stepped, donate_argnums=(0, 2, 3)), X, X, X, X),
         [("add", 1, "vector")],
