@@ -55,6 +55,10 @@ ENTRY %e (p: bf16[80,2048,2048], x: bf16[2048,2048], i: s32[]) -> (bf16[80,2048,
   ROOT %y = ({STACK}, {FLAT}) fusion(%p, %x, %i), kind=kLoop, calls=%fused
 }}
 """
+STACKS = WRITES.replace(
+    f"%p.1 = {STACK} parameter(0)",
+    f'%p.0 = {STACK} parameter(0)\n  %p.1 = {STACK} custom-call(), custom_call_target="AllocateBuffer"',
+)
 READ_AGAIN = WRITES.replace("tuple(%d.1, %t.1)", "tuple(%d.1, %s.1)").replace(
     "  ROOT %r.1",
     f"  %n.1 = {STACK} negate(%d.1)\n"
@@ -69,8 +73,8 @@ ALL = TAKES.replace(
 
 @pytest.mark.parametrize(
     ("text", "layers"),
-    [(TAKES, 3), (WRITES, 3), (READ_AGAIN, 3)],
-    ids=["a slice of a moved stack", "an update beside another result", "an update that is read again"],
+    [(TAKES, 3), (WRITES, 3), (STACKS, 3), (READ_AGAIN, 3)],
+    ids=["a slice of a moved stack", "an update beside another result", "a part of a new stack", "one read again"],
 )
 def test_bytes_are_those_of_the_slice(text, layers):
     (row,) = estimate(load(HEAD + text), "tpu-v6e").rows

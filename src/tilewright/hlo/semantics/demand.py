@@ -27,6 +27,9 @@ _IN_THEIR_OWN_WAY = TAKES_PART | {"fusion"} | WRITES_IN_PLACE.keys()
 _UPDATES = WRITES_IN_PLACE.keys() | {"fusion"}
 """Operations without which a body writes nothing in place."""
 
+_Chain = tuple[int | None, tuple[str, ...], set[str]]
+"""A parameter's number (None: a buffer of its own), the shapes written into it, and the operations on the way."""
+
 
 class Demand:
     """The shares of one program's fused values that are wanted; ``size`` gives a shape's bytes.
@@ -37,7 +40,7 @@ class Demand:
     def __init__(self, program: Program, size: Callable[[str], float], whole_tiles: bool = False) -> None:
         self.program, self.size, self.whole_tiles = program, cache(size), whole_tiles
         self._shares: dict[tuple[str, bool], Mapping[str, float]] = {}
-        self._updates: dict[str, Mapping[int, tuple[int, tuple[str, ...]]]] = {}
+        self._updates: dict[str, Mapping[int, tuple[int | None, tuple[str, ...]]]] = {}
         self._chains: dict[str, set[str]] = {}
         """The operations that carry an array from its parameter to a result in place, of each body."""
         self._depth = 0
@@ -61,8 +64,11 @@ class Demand:
             read[0], written = 0.0, [read[WRITES_IN_PLACE[kind]]]
         return read, written
 
-    def updates(self, body: Computation) -> Mapping[int, tuple[int, tuple[str, ...]]]:
-        """Result number -> (the parameter it is written over, the shapes written into it), for results in place."""
+    def updates(self, body: Computation) -> Mapping[int, tuple[int | None, tuple[str, ...]]]:
+        """Result number -> (the parameter it is written over, the shapes written into it), for results in place.
+
+        What is written into a buffer of its own, as parts that are stacked are, is written over no parameter: None.
+        """
         if body.name not in self._updates:
             self._updates[body.name] = {}  # for a text whose calls go round
             root = body.root or body.operations[-1]
@@ -77,13 +83,15 @@ class Demand:
             self._chains[body.name] = set().union(*(end[2] for end in written.values()))
         return self._updates[body.name]
 
-    def _followed(self, named: Mapping[str, Operation], name: str) -> tuple[int, tuple[str, ...], set[str]] | None:
+    def _followed(self, named: Mapping[str, Operation], name: str) -> _Chain | None:
         """The parameter that a value is made of by updates and moves alone, the shapes of the updates, and those."""
         shapes, chain = list[str](), set[str]()
         while (op := named.get(name)) is not None and op.opcode != "parameter":
             chain.add(name)
             kind = plain_opcode(op.opcode)
             written = WRITES_IN_PLACE.get(kind)
+            if "AllocateBuffer" in op.attributes.get("custom_call_target", ""):
+                return None, tuple(shapes), chain
             if not op.operands:
                 return None
             if written is not None and len(op.operand_shapes) > written:
@@ -94,16 +102,18 @@ class Demand:
             elif kind == "fusion" and op.calls:
                 body = self.program.by_name[op.calls[0]]
                 inner = self.updates(body).get(0) or self._moved(body)
-                if inner is None or inner[0] >= len(op.operands):
+                if inner is None or (inner[0] is not None and inner[0] >= len(op.operands)):
                     return None
                 shapes += inner[1]
+                if inner[0] is None:
+                    return None, tuple(shapes), chain
                 name = op.operands[inner[0]]
             else:
                 return None
         number = op.parameter_number if op is not None else None
         return (number, tuple(shapes), chain) if number is not None else None
 
-    def _moved(self, body: Computation) -> tuple[int, tuple[str, ...], set[str]] | None:
+    def _moved(self, body: Computation) -> _Chain | None:
         """The parameter that a body only moves."""
         self._depth += 1
         root = body.root or body.operations[-1]

@@ -82,6 +82,12 @@ def product_sizes(op: Operation, operands: Sequence[Shaped], result: Shaped) -> 
     return batch, prod(a) // shared, prod(b) // shared, depth
 
 
+def is_of_vectors(op: Operation, operands: Sequence[Shaped], result: Shaped) -> bool:
+    """Whether a batched product has one row or one column a batch: a multiplication and a sum of the vector unit."""
+    sizes = product_sizes(op, operands, result) if op.integers("lhs_batch_dims") else None
+    return sizes is not None and sizes[0] > 1 and 1 in sizes[1:3]
+
+
 def product_flops(op: Operation, operands: Sequence[Shaped], result: Shaped) -> int | None:
     """Multiplications and additions of a product, as XLA counts them: none for padding or holes; None as for its sizes.
 

@@ -42,7 +42,7 @@ from tilewright.hlo.opcodes import (
 )
 from tilewright.hlo.program import Computation, Operation, Program, given_away
 from tilewright.hlo.semantics.context import Context
-from tilewright.hlo.semantics.dims import image_dims, is_cut, matrix_passes, product_sizes
+from tilewright.hlo.semantics.dims import image_dims, is_cut, is_of_vectors, matrix_passes, product_sizes
 from tilewright.hlo.semantics.order import sooner
 from tilewright.layout import TensorLayout, is_bitcast, predict
 
@@ -116,9 +116,13 @@ class Fusions:
         self.elements = {each: sum(layout.num_elements for layout in self._arrays(each)) for each in shapes}
         self.bytes = {op.name: sizes[op.shape] for op in self.operations}
         self.kind = {op.name: plain_opcode(op.opcode) for op in self.operations}
+        self.in_loop = computation.name.endswith(".body")
+        self.of_vectors = set(self._of_vectors())
+        self.kind |= dict.fromkeys(self.of_vectors, "reduce")
         masks = context.chip is not None and context.chip.compiler_masks_groups
         grouped = (op for op in self.operations if self.kind[op.name] == "ragged-dot")
         self.masked = {op.name for op in grouped if masks and not is_turned(op)}
+        self.turned = self._turned_in_loops()
         self.images = self._lie_as_images()
         units = context.chip.matrix if context.chip is not None else None
         self.side = units.rows if units else 0
@@ -126,7 +130,7 @@ class Fusions:
         reshapes = (op for op in self.operations if self.kind[op.name] == "reshape")
         self.relaid = {op.name for op in reshapes if self._is_relaid(op) and (not written or self._is_of_product(op))}
         self.loops = context.runs[computation.name].trips if computation.name in context.runs else ()
-        self.hoisted = self._before_the_loop() if computation.name.endswith(".body") else set[str]()
+        self.hoisted = self._before_the_loop() if self.in_loop else set[str]()
         sums = (op for op in self.operations if self.kind[op.name] == "reduce")
         softmaxes = {op.name: made for op in sums if (made := self._summed_up(op))}
         self.in_softmax = {name for name, made in softmaxes.items() if self._depth_behind(made) < self.side}
@@ -174,12 +178,55 @@ class Fusions:
             return [layout for shape in shapes for layout in self.context.layouts(shape)]
         return ()
 
+    def _of_vectors(self) -> Iterator[str]:
+        """Products of the vector unit, which does them as a reduction."""
+        for op in self.operations:
+            if self.kind[op.name] in DOTS and op.integers("lhs_batch_dims"):
+                operands, result = self._arrays(*op.operand_shapes[:2]), self._arrays(op.shape)
+                if len(operands) == 2 and len(result) == 1 and is_of_vectors(op, operands, result[0]):
+                    yield op.name
+
+    def _lies_after(self, op: Operation) -> tuple[int, ...]:
+        """The lanes and sublanes of a product of the vector unit: its dims lie as in the operand that has more."""
+        side, (operand, *_) = max(
+            zip(("lhs", "rhs"), map(self._arrays, op.operand_shapes)), key=lambda each: each[1][0].num_elements
+        )
+        batch, over = op.integers(f"{side}_batch_dims"), op.integers(f"{side}_contracting_dims")
+        dims = [*batch, *(d for d in range(operand.rank) if d not in (*batch, *over))]
+        return tuple([dims.index(d) for d in operand.minor_to_major if d in dims])[:2]
+
+    def _turned_in_loops(self) -> dict[str, tuple[tuple[int, ...], ...]]:
+        """The lanes and sublanes of what a loop writes one place of, in the order in which the place lies together.
+
+        A cache of keys or values has its positions outside its batch and heads then, as modules of every chip show. So
+        has what is written over, and what is cut out of it.
+        """
+        found = dict[str, tuple[tuple[int, ...], ...]]()
+        for op in self.operations if self.in_loop else ():
+            if (
+                self.kind[op.name] == "dynamic-update-slice"
+                and len(layouts := self._arrays(*op.operand_shapes[:2])) == 2
+            ):
+                sizes, order = [layout.shape for layout in layouts], layouts[0].minor_to_major
+                places = [d for d in order if sizes[1][d] == 1 < sizes[0][d]]
+                turned = [d for d in order if d not in places] + places
+                if [d for d in turned if sizes[0][d] > 1] != [d for d in order if sizes[0][d] > 1]:
+                    found |= dict.fromkeys((op.name, op.operands[0]), (tuple(turned[:2]),))
+        for op in self.operations if found else ():
+            if op.operands[:1] and op.operands[0] in found and op.name not in found:
+                dropped = len(dims_of(op.operand_shapes[0])) - len(dims_of(op.shape))
+                if self.kind[op.name] in ("slice", "dynamic-slice", "reshape") and dropped in (0, 1):
+                    found[op.name] = tuple([tuple([d - dropped for d in pair]) for pair in found[op.operands[0]]])
+        return found
+
     def _lie_as_images(self) -> dict[str, TensorLayout]:
         """Where the values around convolutions and pooling lie; of an argument, where it is wanted.
 
         What pooling takes lies as its result does, which has an order of its own where no convolution is near.
         """
         minor = dict[str, tuple[tuple[int, ...], ...]]()  # value -> its lanes and sublanes, one of these pairs of dims
+        minor |= {name: (self._lies_after(self.by_name[name]),) for name in self.of_vectors}
+        minor |= self.turned
         for op in self.operations:
             if self.kind[op.name] == "convolution":
                 minor |= {name: (pair, pair[::-1]) for name, pair in image_dims(op).items() if name in self.by_name}
@@ -559,7 +606,9 @@ class Fusions:
             copied = {k for k in given if self._odd(op.operand_shapes[k])}
             return self._with_copies(op, copied, back=op.name in self.results and self._odd(op.shape))
         if kept := {k for k in self._written_over(op) if op.operands[k] in self.kept}:
-            return self._with_copies(op, kept)
+            return [*self._with_copies(op, kept), *self._copied_over(op)]
+        if copies := self._copied_over(op):
+            return [op, *copies]
         if update := self._turned_update(op.name):
             return [*(replace(op, name=f"{op.name}.copy{k}", opcode="copy", shape=update) for k in range(2)), op]
         if op.name in self.images and plain_opcode(head.opcode) in _POOLS | {"convolution"}:
@@ -600,12 +649,27 @@ class Fusions:
         """Which operands an update or a loop changes where they lie: an argument that was not given away is copied."""
         if self.kind[op.name] in WRITES_IN_PLACE:
             yield 0
-        elif self.kind[op.name] == "while" and op.calls:
-            body = self.context.program.by_name[op.calls[-1]]
-            carried = [inner.name for inner in body.operations if inner.opcode == "parameter"]
-            returned = next((inner.operands for inner in reversed(body.operations) if inner.opcode == "return"), ())
-            changed = zip(range(len(op.operands)), carried, returned)
-            yield from (k for k, before, after in changed if before != after)
+        yield from (k for k, changed in enumerate(self._changes(op)) if changed)
+
+    def _changes(self, op: Operation) -> list[bool]:
+        """Of each operand of a loop whether its body gives another one on; [] for all other operations."""
+        if self.kind[op.name] != "while" or not op.calls:
+            return []
+        body = self.context.program.by_name[op.calls[-1]]
+        carried = [inner.name for inner in body.operations if inner.opcode == "parameter"]
+        returned = next((inner.operands for inner in reversed(body.operations) if inner.opcode == "return"), ())
+        return [before != after for _, before, after in zip(op.operands, carried, returned)]
+
+    def _copied_over(self, op: Operation) -> list[Operation]:
+        """Copies of a loop's results that go over given-away arguments which the loop reads until it ends."""
+        changes, copies = self._changes(op), list[Operation]()
+        given = {name for name in op.operands if name in self.arguments - self.kept}
+        read = [shape for name, shape, new in zip(op.operands, op.operand_shapes, changes) if name in given and not new]
+        for k, (shape, changed) in enumerate(zip(op.operand_shapes, changes)):
+            if changed and shape in read and f"{op.name}#{k}" in self.results:
+                read.remove(shape)
+                copies.append(Operation(f"{op.name}.copy.{k}", "copy", shape, (f"{op.name}#{k}",), (shape,)))
+        return copies
 
     def _copied_after(self, op: Operation) -> list[Operation]:
         first = replace(op, name=f"{op.name}.turned")

@@ -64,7 +64,7 @@ class Placed:
         self.context, self.computation, self.captured = context, computation, captured
         fusions = Fusions(context, computation, self.captured, written=True)
         self.operations = [op for op in fusions.operations if op.opcode != "return"]
-        self.in_softmax, self.hoisted = fusions.in_softmax, fusions.hoisted
+        self.in_softmax, self.hoisted, self.of_vectors = fusions.in_softmax, fusions.hoisted, fusions.of_vectors
         # an operation -> its kernel, among the copies that turn its operands before it, or its result behind it
         self.kernels, kernels = defaultdict[str, list[Operation]](list), fusions.kernels()
         for op in kernels:
@@ -92,6 +92,7 @@ class Placed:
         images = fusions.images.keys() - fusions.arguments - self.broken.keys()
         self.tiles |= {name: Tiles.of(fusions.images[name]) for name in images}
         self.arguments = {op.name for op in self.operations if op.opcode == "parameter"}
+        self.turned = [name for name in self.tiles if name in self.arguments and name in fusions.turned]
         self.through = fusions.through - self.broken.keys()  # what is done in the kernels of others
         self.found: dict[str, tuple[dict[str, float], dict[str, float]]] = {}  # members that were asked for
         self.joined = self._second_results()  # a kernel -> what it writes beside its own result
@@ -123,18 +124,25 @@ class Placed:
         for op in reversed(self.operations):
             if op.name in leaving and op.operands and plain_opcode(op.opcode) in WRITES_IN_PLACE:
                 leaving.add(op.operands[0])
-        for at, op in enumerate(kernels):
+        parts = defaultdict[str, list[Operation]](list)  # what is cut out of an argument is cut in one kernel
+        for op in kernels:
+            if plain_opcode(op.opcode) in ("slice", "reshape") and self.arguments.issuperset(op.operands):
+                parts["".join(op.operands)].append(op)
+        together = {found[0].name: found for found in parts.values()}
+        behind = {op.name for found in parts.values() for op in found[1:]}
+        for at, first in enumerate(kernels):
             while alive and alive[0][0] < at:
                 room += heappop(alive)[1]
-            if op.name in apart or op.name not in size or (self.computation.entry and op.name in leaving):
-                continue
-            if plain_opcode(op.opcode) in WRITES_IN_PLACE and op.operands[0] in near:
-                near.add(op.name)
-            elif size[op.name] <= room:
-                near.add(op.name)
-                room -= size[op.name]
-                heappush(alive, (last.get(op.name, at), size[op.name]))
-            least = min(least, room)
+            for op in together.get(first.name, (first,)) if first.name not in behind else ():
+                if op.name in apart or op.name not in size or (self.computation.entry and op.name in leaving):
+                    continue
+                if plain_opcode(op.opcode) in WRITES_IN_PLACE and op.operands[0] in near:
+                    near.add(op.name)
+                elif size[op.name] <= room:
+                    near.add(op.name)
+                    room -= size[op.name]
+                    heappush(alive, (last.get(op.name, at), size[op.name]))
+                least = min(least, room)
         pairs = [] if self.computation.entry else zip(carried, self.returned or carried)  # the same memory
         for pair in sorted(pairs, key=lambda pair: size.get(pair[0], 0.0)):
             if size.get(pair[0], 0.0) <= least:

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -143,13 +143,35 @@ class Fusing(Placed):
         """The body of a loop, whose carried arrays stay where they are; returns whether its trips are known."""
         known, begin = (self.context.runs[op.calls[-1]].trips or (None,))[-1], self.clock
         trips = 1 if known is None else known
+        again = list[tuple[Operation, Run]]()  # what was turned for the loop is turned back
         for callee in reversed(op.calls if trips else ()):
             asked = callee != op.calls[-1]  # whether it goes on is asked once more than it does
             inside = Fusing(self.chip, self.context, self.context.program.by_name[callee], self)
+            if self.computation.entry and not asked:
+                again += self._turned_for(op, inside)
+                begin = self.clock
             self.clock += inside.price(self.runs * (trips + asked), self.clock, 1 if asked else trips)
             self.rows += inside.rows
         self.clock = begin + (self.clock - begin) * trips
+        for copy, run in again:
+            self._add(copy, run, self.runs)
         return known is not None
+
+    def _turned_for(self, op: Operation, inside: Fusing) -> Iterator[tuple[Operation, Run]]:
+        """Copies of what a loop carries in another order than it has outside: before it, and given back, behind it."""
+        carried = [each.name for each in inside.operations if each.opcode == "parameter"]
+        for k in (carried.index(name) for name in inside.turned):
+            shape, name, lies = op.operand_shapes[k], f"{op.name}.copy{k}", inside.tiles[carried[k]]
+            work = Work(rotations=lies.elements / REGISTER)
+            for memory, tiles in (
+                (self._lies_in(op.operands[k]), self.tiles.get(op.operands[k], lies)),
+                (inside._lies_in(carried[k]), lies),
+            ):
+                work.moved[memory] += tiles.megabytes  # type: ignore[assignment]
+            run = self._run("copy", work)
+            if name not in [each.name for each in self.kernels[op.name]]:  # nothing that is kept is copied twice
+                self._add(Operation(name, "copy", shape, op.operands[k : k + 1], (shape,)), run, self.runs)
+            yield Operation(f"{op.name}.copy.{k}", "copy", shape, (f"{op.name}#{k}",), (shape,)), run
 
     def _longest(self, op: Operation) -> None:
         """The longest branch of a conditional, whose branches read what stands around it; of the others what has no
@@ -226,7 +248,7 @@ class Fusing(Placed):
             written += self.tiles[name].megabytes
         read = {name: share for name, share in read.items() if name not in {op.name, *self.joined.get(op.name, ())}}
         self.shapes[op.name] = tuple([self.by_name[name].shape for name in read])
-        batched = [name for name in members if self.by_name[name].integers("lhs_batch_dims")]
+        batched = [name for name in members.keys() - self.of_vectors if self.by_name[name].integers("lhs_batch_dims")]
         last = max((self.number[name] for name in batched), default=0)
         for name, share in members.items():
             member = self.by_name[name]

@@ -11,7 +11,14 @@ from math import prod
 from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.opcodes import ELEMENTWISE, MOVES_ONLY, PRODUCTS, TRANSCENDENTAL, WRITTEN_OUT
 from tilewright.hlo.program import Operation
-from tilewright.hlo.semantics.dims import gathered_rows, matrix_passes, matrix_type, product_flops, product_sizes
+from tilewright.hlo.semantics.dims import (
+    gathered_rows,
+    is_of_vectors,
+    matrix_passes,
+    matrix_type,
+    product_flops,
+    product_sizes,
+)
 from tilewright.hlo.semantics.tiles import Tiles
 from tilewright.targets import TimeConstants
 
@@ -158,6 +165,25 @@ def _add_sort(work: Work, arrays: Sequence[Tiles], dim: int, each: float) -> Non
     work.rotations += registers * (within * (within + 1) / 2 + (levels - within) * within)
 
 
+def _add_product_of_vectors(
+    work: Work, constants: TimeConstants, op: Operation, operands: Sequence[Tiles], share: float
+) -> None:
+    """Add the multiplications of two arrays' elements and their sums, in float32: narrower types are widened for it.
+
+    What one operand repeats along the lanes of the other is brought there, and sums along the lanes turn registers.
+    """
+    dims = [[*op.integers(f"{side}_batch_dims"), *op.integers(f"{side}_contracting_dims")] for side in ("lhs", "rhs")]
+    (few, own), (many, theirs) = sorted(zip(operands, dims), key=lambda side: side[0].elements)
+    pairs = share * many.elements
+    widened = sum(not shape.startswith("f32") for shape in (*op.operand_shapes[:2], op.shape))
+    work.registers += pairs / REGISTER * (1 + widened * constants["convert_ops"] + constants["sum_ops"])
+    lanes, along = ([d for d in each.minor_to_major if each.shape[d] > 1][:1] for each in (many, few))
+    if lanes != [theirs[own.index(d)] for d in along if d in own]:
+        work.rotations += min(pairs / REGISTER, few.elements / 8)
+    if lanes and lanes[0] in theirs[len(op.integers("lhs_batch_dims")) :]:
+        work.rotations += pairs / max(many.shape[lanes[0]], 128) / 8
+
+
 def add_operation(
     work: Work, constants: TimeConstants, op: Operation, operands: Sequence[Tiles], result: Tiles, share: float = 1.0
 ) -> None:
@@ -181,8 +207,8 @@ def add_operation(
             return
         batch, height, columns, depth = dims
         work.products[matrix_type(op)] += product_flops(op, operands, result) or 0
-        if batch > 1 and 1 in (height, columns):  # a product and a sum of the vector unit
-            work.registers += batch * height * columns * depth * each * (1 + constants["sum_ops"])
+        if is_of_vectors(op, operands, result):
+            _add_product_of_vectors(work, constants, op, operands, share)
             return
         work.matrix_us += batch * matrix_us(constants, op, height, columns, depth)
     elif name in ("gather", "scatter"):
