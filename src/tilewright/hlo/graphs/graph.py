@@ -16,7 +16,8 @@ from __future__ import annotations
 import gc
 import heapq
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from graphlib import TopologicalSorter
@@ -252,7 +253,7 @@ class Block:
     counts the operations that were put into it, and the operands that they were given since.
     """
 
-    __slots__ = ("arguments", "changed", "edits", "handle", "module", "name", "operations", "owner")
+    __slots__ = ("arguments", "changed", "edits", "handle", "module", "name", "operations", "owner", "placed")
 
     def __init__(self, name: str = "", owner: Node | None = None) -> None:
         self.name, self.owner = name, owner
@@ -261,6 +262,7 @@ class Block:
         self.handle: Any = None
         self.module: Any = None
         self.changed, self.edits = False, 0
+        self.placed: tuple[list[Node], int, dict[str, list[int]]] = [], 0, {}
 
     def add_argument(self, shape: Shape | None, dtype: str) -> Value:
         self.arguments.append(Value(shape, dtype, None, len(self.arguments)))
@@ -271,6 +273,16 @@ class Block:
         self.edits += 1
         self.operations.append(operation)
         return operation
+
+    def places(self, names: Collection[str]) -> list[int]:
+        """Where operations of these names stand, in order: all are looked at once, until others are there."""
+        operations, count, places = self.placed
+        if operations is not self.operations or count != len(operations):
+            places = defaultdict(list)
+            for k, op in enumerate(self.operations):
+                places[op.name].append(k)
+            self.placed = self.operations, len(self.operations), places
+        return sorted([k for name in names if name in places for k in places[name]])
 
 
 def replace_value(old: Value, new: Value) -> None:
