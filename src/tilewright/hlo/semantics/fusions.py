@@ -156,6 +156,9 @@ class Fusions:
         others = {name for op in operations if asked and kinds[op.name] != "custom-call" for name in op.operands}
         found = []
         for op in operations:
+            if kinds[op.name] not in ("reshape", "transpose"):
+                found.append(op)
+                continue
             maker = kinds.get(op.operands[0], "parameter") if op.operands else ""
             read = maker == "parameter" and op.name not in others
             lies = False
@@ -341,10 +344,12 @@ class Fusions:
                 heads[name] = name
                 multiplied |= {name} if kinds[name] in PRODUCTS else set()
                 continue
-            readers = [reader.name for reader in self.readers[name]]
-            heads[name] = _union([heads[reader] for reader in readers])
-            if not multiplied.isdisjoint(readers):
-                multiplied.add(name)
+            readers = self.readers[name]
+            heads[name] = _union([heads[reader.name] for reader in readers])
+            for reader in readers:
+                if reader.name in multiplied:
+                    multiplied.add(name)
+                    break
         known: dict[str, tuple[_Names, bool]] = {}
         for op in self.operations:
             name, kind, wanted = op.name, kinds[op.name], heads[op.name]
@@ -435,11 +440,16 @@ class Fusions:
         """Values of float32 that only products want: they take each in bfloat16, and so it is written."""
         alone = set[str]()
         for op in reversed(self.operations):
-            readers = self.readers[op.name] if op.shape.startswith("f32[") and op.name not in self.captured else ()
-            by_products = [self.kind[r.name] in DOTS and matrix_passes(r) == 1 for r in readers]
-            moved = [r.name in alone and self.kind[r.name] in ("reshape", "transpose") for r in readers]
-            if readers and all(map(max, zip(by_products, moved))) and self.kind[op.name] in INSIDE:
-                alone.add(op.name)
+            if not op.shape.startswith("f32[") or self.kind[op.name] not in INSIDE or op.name in self.captured:
+                continue
+            readers = self.readers[op.name]
+            for reader in readers:
+                kind = self.kind[reader.name]
+                moved = reader.name in alone and kind in ("reshape", "transpose")
+                if not moved and (kind not in DOTS or matrix_passes(reader) != 1):
+                    break
+            else:
+                alone |= {op.name} if readers else set()
         return alone - self.arguments - self.results
 
     def _ends_product(self, end: str, name: str) -> bool:
