@@ -23,7 +23,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 from math import prod
 
 from tilewright.errors import TilewrightError
@@ -527,10 +527,11 @@ class Fusions:
         found = []
         for op in self.operations:
             if op.name in self.through:
-                if all(name in few or name not in self.through for name in op.operands):
-                    made_of = self._made_of(op.operands, few)
-                    if len(made_of) <= _MANY:
-                        few[op.name] = made_of
+                parts = [few.get(name) if name in self.through else (name,) for name in op.operands]
+                known = [part for part in parts if part is not None]
+                made_of = known[0] if len(known) == 1 else tuple(dict.fromkeys(chain.from_iterable(known)))
+                if len(known) == len(parts) and len(made_of) <= _MANY:
+                    few[op.name] = made_of
                 continue
             alone = [op.operands] if self.kind[op.name] in INSIDE else [(name,) for name in op.operands]
             operands = tuple([name for names in alone for name in self._made_of(names, few)])
