@@ -329,7 +329,7 @@ class Fusions:
             if name in self.by_name and self.elements[self.by_name[name].shape] == own and len(open_) <= _MANY:
                 if self.kind[name] in TRANSCENDENTAL:
                     return True
-                inside = self.kind[name] in ELEMENTWISE | {"reshape", "broadcast"}
+                inside = self.kind[name] in ELEMENTWISE or self.kind[name] in ("reshape", "broadcast")
                 open_ += self.by_name[name].operands if inside else ()
         return False
 
@@ -345,11 +345,9 @@ class Fusions:
                 multiplied |= {name} if kinds[name] in PRODUCTS else set()
                 continue
             readers = self.readers[name]
-            heads[name] = _union([heads[reader.name] for reader in readers])
-            for reader in readers:
-                if reader.name in multiplied:
-                    multiplied.add(name)
-                    break
+            heads[name] = heads[readers[0].name] if len(readers) == 1 else _union([heads[r.name] for r in readers])
+            if [reader for reader in readers if reader.name in multiplied]:
+                multiplied.add(name)
         known: dict[str, tuple[_Names, bool]] = {}
         for op in self.operations:
             name, kind, wanted = op.name, kinds[op.name], heads[op.name]
