@@ -206,9 +206,10 @@ def _once(operations: Sequence[Operation], program: Program) -> list[Operation]:
         told = op.operands or "literal" in op.attributes  # which constant it is, and along which dim it counts
         if not merges or kind not in INSIDE or not told:
             return ""
-        body = [inner.opcode for callee in op.calls for inner in program.by_name[callee].operations]
-        said = tuple(sorted(op.attributes.items())) if op.attributes else ()
-        first = known.setdefault((kind, op.shape, op.operands, said, *body), op.name)
+        said: tuple[object, ...] = tuple(sorted(op.attributes.items())) if op.attributes else ()
+        if op.calls:
+            said += tuple([inner.opcode for callee in op.calls for inner in program.by_name[callee].operations])
+        first = known.setdefault((kind, op.shape, op.operands, said), op.name)
         return first if first != op.name else ""
 
     return _renamed(operations, same)
@@ -233,7 +234,7 @@ def _wanted(operations: list[Operation], captured: Collection[str], program: Pro
         kind = plain_opcode(op.opcode)
         idle = kind in _IDLE or (kind == "while" and all(_is_idle(program, callee) for callee in op.calls))
         if op.name in read or not idle or not op.operands:
-            read.update(each for name in op.operands for each in (name, name.partition("#")[0]))
+            read.update(op.operands, [name.partition("#")[0] for name in op.operands if "#" in name])
             found.append(op)
     return found[::-1]
 

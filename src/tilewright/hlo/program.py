@@ -10,7 +10,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, TypeVar
 
 _KERNEL = re.compile(r"([^/()]+)/pallas_call$")
@@ -179,8 +179,12 @@ class Operation:
         >>> Operation("t", "transpose", "f32[2,3]", attributes={"dimensions": "{1,0}"}).integers("dimensions")
         (1, 0)
         """
-        words = _INTEGER.findall(self.attributes[attribute]) if attribute in self.attributes else ()
-        return tuple(int(word) if len(word) < 19 else 2**62 for word in words)
+        return _integers(self.attributes[attribute]) if attribute in self.attributes else ()
+
+
+@lru_cache(maxsize=4096)
+def _integers(text: str) -> tuple[int, ...]:
+    return tuple(int(word) if len(word) < 19 else 2**62 for word in _INTEGER.findall(text))
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from tilewright.errors import TilewrightError
 from tilewright.hlo.cost import movement, place
 from tilewright.hlo.graphs.dims import only_unit_dims_differ
 from tilewright.hlo.graphs.graph import Block, Node, Value, inputs_of, operations_in
-from tilewright.hlo.rewrites.cleanup import operation_key
 from tilewright.hlo.rewriting.maker import MOVES, MOVES_AND_REPEATS, is_elementwise, is_static
 from tilewright.layout import TensorLayout
 from tilewright.layout.index.types import xla_dtype
@@ -235,7 +234,7 @@ class Region:
         numbers = {value: number for number, value in enumerate(self.inputs)}
         described: list[Hashable] = [(value.shape, value.dtype) for value in self.inputs]
         for op in self.members:
-            described.append((operation_key(op), tuple(numbers[v] for v in op.operands)))
+            described.append((op.key, tuple(numbers[v] for v in op.operands)))
             for value in op.results:
                 numbers[value] = len(numbers)
         return *described, tuple(numbers[v] for v in self.outputs)

@@ -16,7 +16,8 @@ from __future__ import annotations
 import gc
 import heapq
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from graphlib import TopologicalSorter
@@ -85,7 +86,7 @@ class Node:
     ``like``        for a made one: the operation that lends attributes and source position
     ``plain``       it carries no attributes of foreign dialects (shardings and the like)
     ``position``    its place in the original order; a made one takes the place of ``like``
-    ``said``        its name and attributes as a key, once somebody has asked (``rewrites/cleanup.py``)
+    ``said``        its name and attributes as a key, once somebody has asked for its ``key``
     ``origins``     what it was in the program, then the calls that it came with, innermost first (``predicting.py``)
     ==============  ================================================================================================
     """
@@ -107,7 +108,7 @@ class Node:
         self.read: tuple[Value, ...] = ()
         self.plain = True
         self.position = 0
-        self.said: tuple[Any, ...] | None = None
+        self.said: tuple[Hashable, ...] | None = None
         self.origins: tuple[Any, ...] = ()
         for value in self.operands:
             value.users[self] = value.users.get(self, 0) + 1
@@ -120,6 +121,17 @@ class Node:
     def lender(self) -> Node:
         """What lends a made operation attributes and position; one that was read lends its own."""
         return self.like if self.handle is None and self.like is not None else self
+
+    @property
+    def key(self) -> tuple[Hashable, ...]:
+        """Equal for operations that surely do the same to equal operands, their results' types included."""
+        if self.said is None:
+            own = self.attributes["literal"].key if self.name == "constant" else (*sorted(self.attributes.items()),)
+            lent, named = "", self.lender.handle.attributes if self.lender.handle is not None else ()
+            if not self.attributes and self.lender.name == self.name:  # what only MLIR knows, such as an accuracy
+                lent = "; ".join([f"{key} = {named[key]}" for key in named])
+            self.said = self.name, own, lent, *[(v.shape, v.dtype) for v in self.results]
+        return self.said
 
     @property
     def trips(self) -> int | None:
@@ -243,16 +255,22 @@ def _release(value: Value, user: Node) -> None:
         value.users[user] = count
     else:
         del value.users[user]
+        maker = value.operation
+        if not value.users and maker is not None and maker.block is not None and maker.block.loose is not None:
+            maker.block.loose.append(maker)
 
 
 class Block:
     """A list of operations; ``owner`` is the operation it is a body of, None for a function or a trial.
 
     A function's block holds its MLIR ``module``: the bindings do not keep it alive for the handles in it. ``edits``
-    counts the operations that were put into it, and the operands that they were given since.
+    counts the operations that were put into it, and the operands that they were given since. ``loose``: those put into
+    it, or with a result that lost its last user, since somebody dropped what nobody uses; None where nobody has.
     """
 
-    __slots__ = ("arguments", "changed", "edits", "handle", "module", "name", "operations", "owner")
+    __slots__ = (
+        "arguments", "changed", "edits", "handle", "loose", "module", "name", "operations", "owner", "placed",
+    )  # fmt: skip
 
     def __init__(self, name: str = "", owner: Node | None = None) -> None:
         self.name, self.owner = name, owner
@@ -261,6 +279,8 @@ class Block:
         self.handle: Any = None
         self.module: Any = None
         self.changed, self.edits = False, 0
+        self.loose: list[Node] | None = None
+        self.placed: tuple[list[Node], int, dict[str, list[int]]] = [], 0, {}
 
     def add_argument(self, shape: Shape | None, dtype: str) -> Value:
         self.arguments.append(Value(shape, dtype, None, len(self.arguments)))
@@ -270,7 +290,19 @@ class Block:
         operation.block = self
         self.edits += 1
         self.operations.append(operation)
+        if self.loose is not None:
+            self.loose.append(operation)
         return operation
+
+    def places(self, names: Collection[str]) -> list[int]:
+        """Where operations of these names stand, in order: all are looked at once, until others are there."""
+        operations, count, places = self.placed
+        if operations is not self.operations or count != len(operations):
+            places = defaultdict(list)
+            for k, op in enumerate(self.operations):
+                places[op.name].append(k)
+            self.placed = self.operations, len(self.operations), places
+        return sorted([k for name in names if name in places for k in places[name]])
 
 
 def replace_value(old: Value, new: Value) -> None:

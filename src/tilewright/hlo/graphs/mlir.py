@@ -356,14 +356,11 @@ class _Reader:
     def __init__(self) -> None:
         self.values: dict[Any, Value] = {}
         self.types: dict[Any, tuple[tuple[int, ...] | None, str]] = {}
-        self.said: dict[tuple[Any, ...], dict[str, Any]] = {}  # an operation's name and attributes -> as plain values
+        self.said: dict[tuple[Any, ...], Node] = {}  # name, attributes and types -> the first that says so
         self.position = 0
 
-    def type_of(self, handle: Any) -> tuple[tuple[int, ...] | None, str]:
+    def type_of(self, kind: Any) -> tuple[tuple[int, ...] | None, str]:
         """Static shape and element type; shape None for whatever is not a plain static array."""
-        kind = handle.type
-        if known := self.types.get(kind):
-            return known
         shape, dtype = None, str(kind)
         if isinstance(kind, ir.RankedTensorType):
             plain = kind.has_static_shape and kind.encoding is None
@@ -374,7 +371,7 @@ class _Reader:
         block = Block(name, owner)
         block.handle = handle
         for argument in handle.arguments:
-            value = block.add_argument(*self.type_of(argument))
+            value = block.add_argument(*self.type_of(argument.type))
             value.handle = argument
             self.values[argument] = value
         for view in handle.operations:
@@ -382,39 +379,43 @@ class _Reader:
         return block
 
     def operation(self, handle: Any) -> Node:
-        name, values = handle.name.removeprefix(_PREFIX), self.values
-        names = [*handle.attributes]
-        op = Node(name, [values[v] for v in handle.operands], self.attributes(name, handle, names))
+        name, held, regions, values = handle.name.removeprefix(_PREFIX), handle.attributes, handle.regions, self.values
+        names, results = [*held], [*handle.results]
+        types = [self.types.get(kind := result.type) or self.type_of(kind) for result in results]
+        does = _body(name, handle) if len(regions) else {}
+        try:
+            said = name, *names, *[held[key] for key in names], *types, *does.items()
+        except TypeError:  # complex numbers have no attribute class
+            said = (handle,)
+        first = self.said.get(said)
+        op = Node(name, [values[v] for v in handle.operands], first and first.attributes)
         op.handle, op.read, op.position = handle, tuple(op.operands), self.position
         self.position += 1
-        op.plain = "." not in "".join(names) and "other" not in op.attributes
-        for result in handle.results:
-            value = op.add_result(*self.type_of(result))
+        for result, kind in zip(results, types):
+            values[result] = value = op.add_result(*kind)
             value.handle = result
-            values[result] = value
-        understood = name in _REDUCTIONS and not _BODIES.isdisjoint(op.attributes)  # then they say what the body does
-        if len(handle.regions) and not understood:
-            op.blocks = [self.block(body, "", op) for region in handle.regions for body in region.blocks]
+        if first is not None:
+            op.plain, op.said = first.plain, first.said or first.key
+        else:
+            op.attributes = {"literal": Literal(handle)} if name == "constant" else read_attributes(name, handle) | does
+            op.plain = "." not in "".join(names) and "other" not in op.attributes
+            if name != "constant" or op.attributes["literal"].element is not None:
+                self.said[said] = op
+        if len(regions) and not (does and name in _REDUCTIONS):  # else the attributes say what the body does
+            op.blocks = [self.block(body, "", op) for region in regions for body in region.blocks]
         return op
 
-    def attributes(self, name: str, handle: Any, names: list[str]) -> dict[str, Any]:
-        """What rewrites look at: the plain attributes, a constant's literal, what a reduction's body does."""
-        if name == "constant":
-            return {"literal": Literal(handle)}
-        if name not in PARTS:
-            return {}
-        held = handle.attributes
-        said = name, *names, *[held[key] for key in names]
-        attributes = self.said.get(said) or self.said.setdefault(said, read_attributes(name, handle))
-        if name == "scatter" and len(handle.results) == 1:
-            *inner, last = (view.operation for view in handle.regions[0].blocks[0].operations)
-            monoids = _monoids(inner, last, list(handle.regions[0].blocks[0].arguments)) if len(inner) == 1 else ()
-            return {**attributes, "monoid": monoids[0]} if monoids else attributes
-        return {**attributes, **_reduction(handle)} if name in _REDUCTIONS else attributes
+
+def _body(name: str, handle: Any) -> dict[str, Any]:
+    """What rewrites may know of the body of a reduction or a scatter."""
+    if name == "scatter" and len(handle.results) == 1:
+        *inner, last = (view.operation for view in handle.regions[0].blocks[0].operations)
+        monoids = _monoids(inner, last, list(handle.regions[0].blocks[0].arguments)) if len(inner) == 1 else ()
+        return {"monoid": monoids[0]} if monoids else {}
+    return _reduction(handle) if name in _REDUCTIONS else {}
 
 
 _REDUCTIONS = frozenset({"reduce", "reduce_window"})
-_BODIES = frozenset({"monoid", "monoids", "chooses"})
 
 
 def read_functions(module: Any) -> list[Block]:

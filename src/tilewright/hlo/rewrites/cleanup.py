@@ -121,23 +121,7 @@ def merging_key(op: Node, operands: Sequence[Value]) -> tuple[Hashable, ...] | N
         or (op.name == "reduce" and "monoid" not in op.attributes)
     ):
         return None
-    return (op.said or operation_key(op), *operands)
-
-
-def operation_key(op: Node) -> tuple[Hashable, ...]:
-    """Equal for operations that surely do the same to equal operands, their results' types included."""
-    if op.said is None:
-        own = op.attributes["literal"].key if op.name == "constant" else (*sorted(op.attributes.items()),)
-        op.said = op.name, own, _lent(op), *[(v.shape, v.dtype) for v in op.results]
-    return op.said
-
-
-def _lent(op: Node) -> str:
-    """The attributes that only MLIR knows (a comparison's direction, an accuracy), as text."""
-    if op.attributes or op.lender.handle is None or op.lender.name != op.name:
-        return ""
-    named = op.lender.handle.attributes
-    return "; ".join(f"{key} = {named[key]}" for key in named)
+    return (op.said or op.key, *operands)
 
 
 @dataclass(frozen=True)
@@ -147,14 +131,17 @@ class DeadCode(Rewrite):
     summary: ClassVar[str] = "drop operations nobody uses"
 
     def apply(self, block: Block) -> int:
-        """One pass from the end, so that whole chains go."""
-        kept: list[Node] = []
-        for op in reversed(block.operations):
-            if op.name not in PURE or [value for value in op.results if value.users]:
-                kept.append(op)
-            else:
+        """Whole chains go, from their ends; what had users the last time, and has them still, is not looked at."""
+        open_, block.loose = block.operations[:] if block.loose is None else block.loose, []
+        dropped: set[Node] = set()
+        while open_:
+            op = open_.pop()
+            if op.block is block and op.name in PURE and not [value for value in op.results if value.users]:
                 op.drop()
-        count = len(block.operations) - len(kept)
-        block.operations = kept[::-1]
-        block.changed |= count > 0
-        return count
+                dropped.add(op)
+                open_ += block.loose
+                block.loose.clear()
+        if dropped:
+            block.operations = [op for op in block.operations if op not in dropped]
+            block.changed = True
+        return len(dropped)

@@ -76,7 +76,7 @@ class LocalRewrite(Rewrite):
     """A rewrite that looks at one operation at a time and may give new values for its results.
 
     ``roots`` names the operations it looks at, so that a sweep passes by all others; empty for all. ``takes`` names
-    those of which one must make an operand; empty where it matters not.
+    those of which one must make an operand, so that it need not look at the rest; empty where it matters not.
     """
 
     roots: ClassVar[frozenset[str]] = frozenset()
@@ -93,24 +93,28 @@ class LocalRewrite(Rewrite):
 
     def apply(self, block: Block) -> int:
         """One sweep in order, new operations taking the place of the one they replace."""
-        make, roots, takes = Maker(block), self.roots, self.takes
-        old, block.operations = block.operations, []
-        placed: dict[Node, list[Node]] = {}
-        count = 0
-        for op in [op for op in old if op.name in roots] if roots else old:
-            if takes and takes.isdisjoint([v.operation.name for v in op.operands if v.operation is not None]):
+        make, takes, old = Maker(block), self.takes if block.owner is None else (), block.operations
+        places = block.places(self.roots) if self.roots else range(len(old))
+        taking = {user for k in block.places(takes) for value in old[k].results for user in value.users}
+        block.operations = []
+        new, done, count = list[Node](), 0, 0  # what stands for the first ``done`` operations
+        for k in places if taking or not takes else ():
+            op = old[k]
+            if takes and op not in taking:
                 continue
             make.like = op
             values = self.rewrite_all(op, make)
             if values is not None:
                 for result, value in zip(op.results, values):
                     replace_value(result, value)
+                    taking.update(value.users if value.operation is not None and value.operation.name in takes else ())
                 op.drop()
                 count += 1
             if values is not None or block.operations:
-                placed[op] = [*block.operations, *([] if values is not None else [op])]
+                new += [*old[done:k], *block.operations, *([] if values is not None else [op])]
+                done = k + 1
                 block.operations.clear()
-        block.operations = [each for op in old for each in placed.get(op, (op,))] if placed else old
+        block.operations = [*new, *old[done:]] if done else old
         block.changed |= count > 0
         block.edits += count
         return count

@@ -23,7 +23,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 from math import prod
 
 from tilewright.errors import TilewrightError
@@ -160,6 +160,9 @@ class Fusions:
         others = {name for op in operations if asked and kinds[op.name] != "custom-call" for name in op.operands}
         found = []
         for op in operations:
+            if kinds[op.name] not in ("reshape", "transpose"):
+                found.append(op)
+                continue
             maker = kinds.get(op.operands[0], "parameter") if op.operands else ""
             read = maker == "parameter" and op.name not in others
             lies = False
@@ -373,7 +376,7 @@ class Fusions:
             if name in self.by_name and self.elements[self.by_name[name].shape] == own and len(open_) <= _MANY:
                 if self.kind[name] in TRANSCENDENTAL:
                     return True
-                inside = self.kind[name] in ELEMENTWISE | {"reshape", "broadcast"}
+                inside = self.kind[name] in ELEMENTWISE or self.kind[name] in ("reshape", "broadcast")
                 open_ += self.by_name[name].operands if inside else ()
         return False
 
@@ -388,9 +391,9 @@ class Fusions:
                 heads[name] = name
                 multiplied |= {name} if kinds[name] in PRODUCTS else set()
                 continue
-            readers = [reader.name for reader in self.readers[name]]
-            heads[name] = _union([heads[reader] for reader in readers])
-            if not multiplied.isdisjoint(readers):
+            readers = self.readers[name]
+            heads[name] = heads[readers[0].name] if len(readers) == 1 else _union([heads[r.name] for r in readers])
+            if [reader for reader in readers if reader.name in multiplied]:
                 multiplied.add(name)
         known: dict[str, tuple[_Names, bool]] = {}
         for op in self.operations:
@@ -482,11 +485,16 @@ class Fusions:
         """Values of float32 that only products want: they take each in bfloat16, and so it is written."""
         alone = set[str]()
         for op in reversed(self.operations):
-            readers = self.readers[op.name] if op.shape.startswith("f32[") and op.name not in self.captured else ()
-            by_products = [self.kind[r.name] in DOTS and matrix_passes(r) == 1 for r in readers]
-            moved = [r.name in alone and self.kind[r.name] in ("reshape", "transpose") for r in readers]
-            if readers and all(map(max, zip(by_products, moved))) and self.kind[op.name] in INSIDE:
-                alone.add(op.name)
+            if not op.shape.startswith("f32[") or self.kind[op.name] not in INSIDE or op.name in self.captured:
+                continue
+            readers = self.readers[op.name]
+            for reader in readers:
+                kind = self.kind[reader.name]
+                moved = reader.name in alone and kind in ("reshape", "transpose")
+                if not moved and (kind not in DOTS or matrix_passes(reader) != 1):
+                    break
+            else:
+                alone |= {op.name} if readers else set()
         return alone - self.arguments - self.results
 
     def _ends_product(self, end: str, name: str) -> bool:
@@ -564,10 +572,11 @@ class Fusions:
         found = []
         for op in self.operations:
             if op.name in self.through:
-                if all(name in few or name not in self.through for name in op.operands):
-                    made_of = self._made_of(op.operands, few)
-                    if len(made_of) <= _MANY:
-                        few[op.name] = made_of
+                parts = [few.get(name) if name in self.through else (name,) for name in op.operands]
+                known = [part for part in parts if part is not None]
+                made_of = known[0] if len(known) == 1 else tuple(dict.fromkeys(chain.from_iterable(known)))
+                if len(known) == len(parts) and len(made_of) <= _MANY:
+                    few[op.name] = made_of
                 continue
             alone = [op.operands] if self.kind[op.name] in INSIDE else [(name,) for name in op.operands]
             operands = tuple([name for names in alone for name in self._made_of(names, few)])

@@ -11,7 +11,7 @@ A stated model, read off the modules of the TPU's compiler, on top of the kernel
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from heapq import heappop, heappush
@@ -69,7 +69,7 @@ class Placed:
         self.kernels, kernels = defaultdict[str, list[Operation]](list), fusions.kernels()
         for op in kernels:
             self.kernels[op.name.partition(".copy")[0].removesuffix(".turned")].append(op)
-        self.by_name = {op.name: op for op in self.operations}
+        self.by_name, self.readers = {op.name: op for op in self.operations}, fusions.readers
         self.in_part = read_in_part(self.operations)
         self.number = {op.name: k for k, op in enumerate(self.operations)}
         self.returned = next((op.operands for op in reversed(fusions.operations) if op.opcode == "return"), ())
@@ -79,7 +79,8 @@ class Placed:
                 self.kernels[name].append(Operation(name, "copy", copied, (name,), (copied,)))
         self.results = {part for name in self.returned for part in (name, name.partition("#")[0])}
         self.narrowed = fusions.narrowed()  # what is written as bfloat16, as only products want it
-        shapes = {op.name: op.shape.replace("f32", "bf16", op.name in self.narrowed) for op in self.operations}
+        shapes = {op.name: op.shape for op in self.operations}
+        shapes |= {name: shapes[name].replace("f32", "bf16", 1) for name in self.narrowed}
         of_shape, broken = dict[str, Tiles](), dict[str, str]()
         for shape in {*shapes.values()}:
             try:
@@ -178,8 +179,6 @@ class Placed:
         made_in: dict[str, str] = {}  # a written value -> the kernel that makes it
         beside: dict[tuple[str, int], str] = {}  # what an elementwise kernel reads and its size -> the last such kernel
         products = set[str]()
-        times = Counter(name for op in self.operations for name in dict.fromkeys(op.operands))
-        wanted = {name for name, count in times.items() if count > 1}
         for op in self.operations:
             kind = plain_opcode(op.opcode)
             if op.name in self.through or op.name not in self.tiles or kind in TAKES_NO_TIME:
@@ -198,7 +197,8 @@ class Placed:
                 if kind == "reduce":
                     fits = kernel == last or op.name in self.in_softmax
                 else:  # it waits for whole rows of a sum, and is apart from what is written for it alone
-                    fits = plain_opcode(self.by_name[last].opcode) != "reduce" and (kernel != last or last in wanted)
+                    wanted = sum(reader.opcode != "return" for reader in self.readers[last]) > 1
+                    fits = plain_opcode(self.by_name[last].opcode) != "reduce" and (kernel != last or wanted)
                 if (
                     not kernel and kind != "reduce"
                 ):  # results of one size that read an array alike, as an optimizer's do
@@ -257,9 +257,8 @@ class Placed:
                 found += self.arrays([shape])
         return found
 
-    def read_again(self, op: Operation) -> float:
+    def read_again(self, op: Operation, operands: Sequence[Tiles]) -> float:
         """Megabytes that a product's blocks read more than once: each column of blocks reads the left operand anew."""
-        operands = self.operand_tiles(op) if plain_opcode(op.opcode) in DOTS else []
         dims = product_sizes(op, operands, self.tiles[op.name]) if len(operands) > 1 else None
         if dims is None:
             return 0.0

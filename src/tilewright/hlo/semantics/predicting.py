@@ -114,7 +114,7 @@ class _Written:
         self.calls: dict[Node, tuple[str, ...]] = {}
         self.names: dict[Node | Value, str] = {}
         self.taken: set[tuple[str | int, str]] = set()  # names of a function ("": of computations), and of a line
-        self.copies: Counter[tuple[str, str]] = Counter()
+        self.copies: dict[tuple[str, str], int] = {}
         self.came_from: dict[Key, Key] = {}
 
     def normalised(self, bodies: Sequence[Block]) -> Normalised:
@@ -134,26 +134,23 @@ class _Written:
         )
         return Normalised(replace(self.old, computations=computations), self.came_from)
 
-    def _place(self, block: Block, name: str, function: str, was: str) -> None:
+    def _place(self, block: Block, name: str, function: str, before: str) -> None:
         """Note a block and those in it, outermost first, under the names that they had."""
-        before = self.old.by_name[was].operations if was in self.old.by_name else ()
-        parameters = [op for op in before if op.opcode == "parameter"]
+        known = self.old.by_name[before].operations if before in self.old.by_name else ()
+        parameters = [op for op in known if op.opcode == "parameter"]
         parameters += [Operation(f"%arg{k}", "parameter", "") for k in range(len(parameters), len(block.arguments))]
         self.blocks.append((block, name, parameters))
         self.wanted += [(value, function, 0, one.name, "") for value, one in zip(block.arguments, parameters)]
         if block.changed:
             *inner, last = block.operations
             block.operations = [*in_order(inner), last]
-        for op in block.operations:
-            origin = _known(op)[0]
-            if not origin.op.name or (
-                op.handle is None and op.name == "constant"
-            ):  # a return, too, has no name to give
-                self.wanted += [(op, function, 0, f"%{op.name}", None)] * bool(op.results)
-            elif op.results:
-                wanted = f"{origin.function}/{origin.op.name}" if origin.function != function else origin.op.name
-                same = origin.op.name if origin.op.opcode == _opcode(op) else None
-                self.wanted.append((op, function, origin.op.line, wanted, same))
+        for op in (op for op in block.operations if op.results):
+            was, of, _ = _known(op)[0]
+            if not was.name or (op.handle is None and op.name == "constant"):
+                self.wanted.append((op, function, 0, f"%{op.name}", None))
+            else:
+                wanted = was.name if of == function else f"{of}/{was.name}"
+                self.wanted.append((op, function, was.line, wanted, was.name if was.opcode == _opcode(op) else None))
         for op in (op for op in block.operations if op.blocks):
             theirs = _known(op)[0].op.calls
             if len(theirs) != len(op.blocks):
@@ -164,13 +161,17 @@ class _Written:
 
     def _free(self, function: str, line: int, name: str) -> str:
         """The name, with a number behind it where the function has it already, or another one for the same line."""
-        head, dot, kind = (name, "", "") if function else name.rpartition(".")
-        found, number = name, max(1, self.copies[function, name])
-        while (function, found) in self.taken or (line, found) in self.taken:
-            number += 1
-            found = f"{head}.{number}{dot}{kind}"
-        self.copies[function, name] = number
-        self.taken |= {(function, found), *([(line, found)] if line else ())}
+        found, taken, place = name, self.taken, (function, name)
+        if place in taken or (line, name) in taken:
+            head, dot, kind = (name, "", "") if function else name.rpartition(".")
+            number = self.copies.get(place, 1)
+            while (function, found) in taken or (line, found) in taken:
+                number += 1
+                found = f"{head}.{number}{dot}{kind}"
+            self.copies[place] = number
+        taken.add((function, found))
+        if line:
+            taken.add((line, found))
         return found
 
     def _operations(
@@ -188,12 +189,12 @@ class _Written:
             yield Operation(
                 self.names.get(op, ""),
                 opcode,
-                xla_tuple(tuple([_shape(value) for value in op.results])),
+                _shape(op.results[0]) if len(op.results) == 1 else xla_tuple(tuple(map(_shape, op.results))),
                 tuple([self._operand(value) for value in op.operands]),
                 tuple([_shape(value) for value in op.operands]),
                 attributes if op.handle is not None else _attributes(op),
                 before.op_name,
-                next((each.op.source for each in known if each.op.source), None),
+                before.source or next((each.op.source for each in known if each.op.source), None),
                 calls,
                 before.line,
                 root=opcode == "return",

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import NamedTuple
 
 from tilewright.errors import TilewrightError, UnsupportedError
@@ -231,7 +231,8 @@ def _price_alone(chip: Chip, program: Program, context: Context) -> TimeRow | No
 
 def _only_operation(program: Program) -> Operation | None:
     """The one operation that takes time, without the converts that jax writes around sums and behind products."""
-    real = [op for op in program.entry.operations if op.opcode not in TAKES_NO_TIME | {"iota"}]
+    timed = (op for op in program.entry.operations if op.opcode not in TAKES_NO_TIME and op.opcode != "iota")
+    real = [*islice(timed, 4)]  # no more can be one
     kinds = [plain_opcode(op.opcode) for op in real]
     product = len(kinds) == 2 and kinds[0] in DOTS and kinds[1] == "convert"
     chained = all(after.operands[:1] == (before.name,) for before, after in pairwise(real))

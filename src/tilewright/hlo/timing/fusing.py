@@ -14,7 +14,7 @@ from dataclasses import replace
 from math import prod
 
 from tilewright.hlo.cost import plain_opcode
-from tilewright.hlo.opcodes import COLLECTIVES, ELEMENTWISE, TAKES_NO_TIME, WRITES_IN_PLACE
+from tilewright.hlo.opcodes import COLLECTIVES, DOTS, ELEMENTWISE, TAKES_NO_TIME, WRITES_IN_PLACE
 from tilewright.hlo.program import Computation, Operation
 from tilewright.hlo.semantics.collectives import as_scatter, as_sum
 from tilewright.hlo.semantics.context import Context
@@ -86,6 +86,8 @@ class Fusing(Placed):
         seconds = {name for names in self.joined.values() for name in names}
         for op in self.operations:
             kind, often = plain_opcode(op.opcode), runs // trips if op.name in self.hoisted else runs
+            if self.computation.entry and op.name not in self.kernels and kind not in ("case", "if"):
+                continue
             scalar = op.name in self.tiles and not self.tiles[op.name].shape and kind in ELEMENTWISE
             if scalar and not self.computation.entry:  # a loop's counters and indices: a kernel each
                 behind = any(name in scalars for name in op.operands)
@@ -278,7 +280,7 @@ class Fusing(Placed):
             turned = of == "reshape" and len(self.kernels.get(name, ())) > 1  # by a copy, from the product's order
             if not turned:
                 add_operation(work, self.chip.kernel, member, operands, made, share)
-            work.again += self.read_again(member)
+            work.again += self.read_again(member, operands) if of in DOTS else 0.0
             if self.number[name] < last:
                 between += self._turn_first(member, work, share)
             if of == "gather" and operands and across_lanes(member, operands[0]):
