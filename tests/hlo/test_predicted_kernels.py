@@ -203,6 +203,18 @@ def test_a_program_becomes_these_kernels(name):
     assert [(row.op, row.runs, row.lane) for row in kernels(*asked)] == wanted
 
 
+@pytest.mark.parametrize(("chip", "microseconds"), [("tpu-v6e", 26.3), ("tpu-v5e", 58.7)])
+def test_bfloat16_is_computed_in_float32(chip, microseconds):
+    """As the compiler's modules for these chips are priced, which convert what they read and what they write."""
+
+    def gated(x, y, w):
+        return jnp.concatenate([jax.nn.gelu(x), y], -1) @ w
+
+    made = estimate(from_jax(gated, *[S((4, 1024, 2048), BF16)] * 2, S((4096, 1024), BF16)), chip).rows[0]
+    assert (made.op, made.bound) == ("multiply", "vector")
+    assert made.seconds * 1e6 == pytest.approx(microseconds, rel=0.03)
+
+
 def test_a_conditional_takes_its_longest_branch():
     def chosen(p, x, w):
         y = jnp.tanh(x)
