@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -13,6 +15,7 @@ S = jax.ShapeDtypeStruct
 X, NARROW = S((1024, 1024), F32), S((1024, 1024), BF16)
 HEADS = S((16, 1024, 128), BF16)
 LINES = S((4096, 1024), BF16)
+CUBE = S((4, 1024, 2048), F32)
 
 
 def kernels(function, *given):
@@ -138,6 +141,29 @@ CASES = {
         [("add", 1, "vector")],
     ),
     "pooling": ((pooled, images(32, 112, 112, 64)), [COPY, ("reduce_window", 1, "vector")]),
+    # what is joined, padded or reversed lies in memory; what is done with it after that is in the same kernel (v6e)
+    "joined": (
+        (lambda x, y: 2 * jnp.concatenate([jnp.exp(x), jnp.tanh(y)], 1), CUBE, CUBE),
+        [("exponential", 1, "vector"), ("tanh", 1, "vector"), ("multiply", 1, "vector")],
+    ),
+    "padded": (
+        (lambda x: jnp.pad(jnp.tanh(x), ((0, 0), (8, 0), (0, 0))), CUBE),
+        [("tanh", 1, "vector"), ("pad", 1, "vector")],
+    ),
+    "backwards": ((lambda x: 2 * jnp.tanh(x)[::-1], CUBE), [("tanh", 1, "vector"), ("multiply", 1, "vector")]),
+    # rows or lanes of tiles are reversed, or left out, by a kernel of its own
+    "rows backwards": (
+        (lambda x: jnp.tanh(x[:, ::-1]), CUBE),
+        [("reverse", 1, "vector"), ("tanh", 1, "vector")],
+    ),
+    "every other row": (
+        (lambda x: x[:, 1::2] * x[:, ::2], CUBE),
+        [("slice", 1, "vector"), ("slice", 1, "vector"), ("multiply", 1, "vector")],
+    ),
+    "every other block": (
+        (lambda x: jnp.tanh(x)[1::2] * jnp.tanh(x)[::2], CUBE),
+        [("tanh", 1, "vector"), ("multiply", 1, "vector")],
+    ),
 }
 
 
@@ -156,10 +182,37 @@ def test_images_pass_hbm_as_in_the_compilers_module(given, megabytes):
     assert sum(row.bytes for row in kernels(*given)) / 1e6 == pytest.approx(megabytes, rel=0.01)
 
 
+@pytest.mark.parametrize(
+    ("batch", "made"),
+    [(4, {"slice": 32, "pad": 10, "concatenate": 5}), (16, {"slice": 10, "pad": 10, "concatenate": 5})],
+    ids=["rows in the sublanes", "the batch in the sublanes"],
+)
+def test_a_scan_takes_every_other_row_apart_and_joins_the_halves(batch, made):
+    """Kernels of the modules that the compiler made for v6e, but for one level of the scan, which it makes of fewer."""
+
+    def scanned(a, b):
+        return jax.lax.associative_scan(lambda x, y: (x[0] * y[0], y[0] * x[1] + y[1]), (a, b), axis=1)[1]
+
+    found = Counter(row.op for row in kernels(scanned, *[S((batch, 64, 512), F32)] * 2))
+    assert {op: found[op] for op in made} == pytest.approx(made, abs=2)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_a_program_becomes_these_kernels(name):
     asked, wanted = CASES[name]
     assert [(row.op, row.runs, row.lane) for row in kernels(*asked)] == wanted
+
+
+@pytest.mark.parametrize(("chip", "microseconds"), [("tpu-v6e", 26.3), ("tpu-v5e", 58.7)])
+def test_bfloat16_is_computed_in_float32(chip, microseconds):
+    """As the compiler's modules for these chips are priced, which convert what they read and what they write."""
+
+    def gated(x, y, w):
+        return jnp.concatenate([jax.nn.gelu(x), y], -1) @ w
+
+    made = estimate(from_jax(gated, *[S((4, 1024, 2048), BF16)] * 2, S((4096, 1024), BF16)), chip).rows[0]
+    assert (made.op, made.bound) == ("multiply", "vector")
+    assert made.seconds * 1e6 == pytest.approx(microseconds, rel=0.03)
 
 
 def test_a_conditional_takes_its_longest_branch():

@@ -786,6 +786,19 @@ def test_a_conditional_takes_its_longest_branch():
     assert step.seconds - step.call_seconds == pytest.approx(rows["m"].seconds + rows["slow"].seconds)
 
 
+def test_a_number_that_is_repeated_is_converted_as_one():
+    """Modules compute bfloat16 in float32, and convert the constants of a program within each kernel."""
+    parameter, product = f"%p.f = {NEAR} parameter(0)", f"ROOT %q = {NEAR} multiply(%p.f, %w)"
+    wide = [f"%w = {NEAR} broadcast(%c), dimensions={{}}"]
+    narrow = ["%b = bf16[1024,1024] broadcast(%c), dimensions={}", f"%w = {NEAR} convert(%b)"]
+    times = []
+    for kind, lines in (("f32", wide), ("bf16", narrow)):
+        fused = body("f", parameter, f"%c = {kind}[] constant(2)", *lines, product)
+        _, rows = by_name(module(f"%a = {NEAR} parameter(0)", f"ROOT %r = {NEAR} fusion(%a), calls=%f", before=fused))
+        times.append(rows["r"].seconds)
+    assert times[0] == times[1] > 0
+
+
 def test_a_fused_exchange_goes_over_links():
     fused = body("f", f"%p.f = {FAR} parameter(0)", f"ROOT %q = {FAR} all-reduce(%p.f), replica_groups={{{{0,1,2,3}}}}")
     _, rows = by_name(module(PARAMETER, f"ROOT %r = {FAR} fusion(%a), kind=kLoop, calls=%f", before=fused))

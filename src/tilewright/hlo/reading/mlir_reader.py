@@ -259,7 +259,7 @@ _READERS: dict[str, Callable[[str], dict[str, str]]] = {
     "convolution": _convolution,
     **dict.fromkeys(("all_gather", "all_reduce", "all_to_all", "reduce_scatter"), _exchange),
     **dict.fromkeys(("collective_broadcast", "collective_permute"), _exchange),
-    **dict.fromkeys(("transpose", "broadcast_in_dim", "concatenate"), _dimensions),
+    **dict.fromkeys(("transpose", "broadcast_in_dim", "concatenate", "reverse"), _dimensions),
     "reduce": lambda text: _dimensions(text) | ({"applies": m[1]} if (m := _APPLIES.search(text)) else {}),
 }
 

@@ -234,6 +234,18 @@ def _met(first: int, step: int, count: int, last: int, hole: int) -> int:
     return max(0, (end - fits) // period - (begin - 1 - fits) // period)
 
 
+def stepped(op: Operation) -> tuple[int, ...]:
+    """The dims along which a slice leaves elements out, a pad puts some between, a reversal goes backwards."""
+    if plain_opcode(op.opcode) == "reverse":
+        return op.integers("dimensions")
+    if "slice" in op.attributes:
+        parts = [cut.count(":") > 1 for cut in op.attributes["slice"].split(",")]
+    else:
+        pads = op.attributes.get("padding", "").split("x")
+        parts = [pad.count("_") > 1 and not pad.endswith("_0") for pad in pads]
+    return tuple([dim for dim, found in enumerate(parts) if found])
+
+
 # Exchanges between chips.
 
 

@@ -4,6 +4,7 @@ A stated model, read off the modules of the TPU's compiler:
 
 * Elementwise operations, and those that only rearrange, run in the kernels that want their values. A value that several
   kernels want is computed again in each of them, unless reading what it is made of would cost more than reading it.
+* What is joined, padded or reversed, or left out by strides, lies in memory; where that crosses tiles it is a kernel.
 * A product or a gather does what follows it elementwise, if nothing else wants its own result, and writes the last of
   it; towards another product it writes where the value is narrowest. One kernel has one product, or a second that it
   makes an operand with, block by block. A reduction is the last of its kernel; only its type is changed behind it.
@@ -19,7 +20,6 @@ A stated model, read off the modules of the TPU's compiler:
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -42,15 +42,15 @@ from tilewright.hlo.opcodes import (
 )
 from tilewright.hlo.program import Computation, Operation, Program, given_away
 from tilewright.hlo.semantics.context import Context
-from tilewright.hlo.semantics.dims import image_dims, is_cut, is_of_vectors, matrix_passes, product_sizes
+from tilewright.hlo.semantics.dims import image_dims, is_cut, is_of_vectors, matrix_passes, product_sizes, stepped
 from tilewright.hlo.semantics.order import sooner
 from tilewright.layout import TensorLayout, is_bitcast, predict
 
 _PARTS = frozenset({"slice", "dynamic-slice", "pad", "concatenate"})
 _NOT_ALONE = FREE | {"reshape", "transpose", "slice", "reverse", "concatenate", "pad", "bitcast-convert"}
 """Operations that are not done before a loop for their own sake."""
-_SPREAD = re.compile(r"\d_-?\d+_[1-9]")
-"""In a pad's attributes: it puts something between elements, as a scan does that joins its halves. It is written."""
+_SHIFTS = frozenset({"pad", "concatenate", "reverse"})
+"""Operations that take what lies in memory, and nothing that is computed in their kernel."""
 _LANES = 128
 _PALLAS = "tpu_custom_call"
 _POOLS = frozenset({"reduce-window", "select-and-scatter"})
@@ -135,6 +135,7 @@ class Fusions:
         softmaxes = {op.name: made for op in sums if (made := self._summed_up(op))}
         self.in_softmax = {name for name, made in softmaxes.items() if self._depth_behind(made) < self.side}
         apart = {made for name, made in softmaxes.items() if name not in self.in_softmax}
+        self.spread = any(self.kind[op.name] == "pad" and stepped(op) for op in self.operations)
         self.through = self._flowing() - apart
         self.head_of: dict[str, str] = {}
         returned = [op.operands for op in self.operations if op.opcode == "return"]
@@ -359,14 +360,28 @@ class Fusions:
             elif op.name in self.relaid:
                 computed = (name for name in op.operands if name in self.kind and self.kind[name] not in FREE)
                 written.update(name for name in computed if self.wide_units or not self._widens(name))
-            elif kind == "pad" and _SPREAD.search(op.attributes.get("padding", "")):
-                written.add(op.name)
+            elif kind in _SHIFTS or (kind == "slice" and stepped(op)):
+                moved = op.operands if kind == "concatenate" else op.operands[:1]
+                written.update(name for name in moved if self.kind.get(name) not in FREE)
+                written |= {op.name} if self._crosses_tiles(op) else set()
             elif kind == "broadcast" and self._is_dear(op):
                 written.update(op.operands)
             if self.hoisted and op.name not in self.hoisted:
                 written |= self.hoisted.intersection(op.operands)
         flowing = (name for name, kind in self.kind.items() if kind in FLOWS and name not in written)
         return {name for name in flowing if name not in self.captured or self.kind[name] in FREE}
+
+    def _crosses_tiles(self, op: Operation) -> bool:
+        """Whether an operation reverses or takes apart rows or lanes of tiles, or spreads elements: it is a kernel.
+
+        Scans that join their halves have the dim before their rows in the sublanes where that fills them.
+        """
+        for layout in self._arrays(op.shape) if self.kind[op.name] != "pad" else ():
+            major = {*layout.minor_to_major[2:]}
+            if self.spread and layout.shape[-3:-2] >= (_MANY,) and self.kind.get(op.operands[0]) != "parameter":
+                major.add(layout.rank - 2)
+            return not major.issuperset(stepped(op))
+        return self.kind[op.name] == "pad" and bool(stepped(op))
 
     def _is_dear(self, op: Operation) -> bool:
         """Whether an array that is repeated took a root, a quotient or their like: it is not computed for each copy."""
@@ -428,13 +443,9 @@ class Fusions:
         taken, nested = set[str](), set[str]()
         for op in reversed(self.operations):
             name = op.name
-            if self.kind[name] not in HEADS and name not in self.masked:
+            if self.kind[name] not in HEADS - {"reduce"} and name not in self.masked:
                 continue
-            if name in self.captured or not self.readers[name]:
-                continue
-            if name in self.hoisted:
-                continue
-            if self.kind[name] == "reduce":
+            if name in self.captured or name in self.hoisted or not self.readers[name]:
                 continue
             ends, keeps = self._ends(name)
             end = next(iter(ends)) if len(ends) == 1 and keeps else ""

@@ -9,12 +9,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
 from tilewright.hlo.cost import plain_opcode
-from tilewright.hlo.opcodes import COLLECTIVES, DOTS, ELEMENTWISE, TAKES_NO_TIME, WRITES_IN_PLACE
+from tilewright.hlo.opcodes import COLLECTIVES, DOTS, ELEMENTWISE, FREE, TAKES_NO_TIME, WRITES_IN_PLACE
 from tilewright.hlo.program import Computation, Operation
 from tilewright.hlo.semantics.collectives import as_scatter, as_sum
 from tilewright.hlo.semantics.context import Context
@@ -38,6 +38,7 @@ _STREAMED_MB = 40.0
 _GROUPED, _SUMMED = 0.75, 0.38
 """A grouped product's share of the matrix unit's rate (seen on v5e, v5p, 7x); where a kernel sums over the rows it
 turns them, and adds to sums in vector memory (7x)."""
+_FLOATS = frozenset({"bf16", "f32"})
 _TWIDDLES = 6
 """Operations of the vector unit that one stage of a Fourier transform takes for each point, and its kernels."""
 _WINDOW_MB = 5.0
@@ -219,6 +220,17 @@ class Fusing(Placed):
             return 0.0
         return self.chip.gathered_us(op, rows, result.megabytes)[0]
 
+    def _convert(self, work: Work, written: set[str], shares: Mapping[str, float], members: Collection[str]) -> None:
+        """Add what it takes to compute in float32: each value of bfloat16 becomes one where it is first taken, and one
+        of bfloat16 where it is written, or a product takes it."""
+        wide = {name for name in members if plain_opcode(self.by_name[name].opcode) in ELEMENTWISE | {"reduce"}}
+        ends = written & wide
+        for name in members:
+            ends.update(each for each in self.by_name[name].operands if (each in wide) != (name in wide))
+        for name in ends & shares.keys() & self.tiles.keys():
+            if self.by_name[name].shape.startswith("bf16[") and plain_opcode(self.by_name[name].opcode) not in FREE:
+                work.registers += shares[name] * self.tiles[name].elements / REGISTER * self.chip.kernel["convert_ops"]
+
     def _transform(self, op: Operation, work: Work) -> float:
         """Add what a Fourier transform asks, as it is compiled to many kernels; megabytes that it keeps between them.
 
@@ -278,6 +290,10 @@ class Fusing(Placed):
                 between += self._transform(member, work)
                 continue
             turned = of == "reshape" and len(self.kernels.get(name, ())) > 1  # by a copy, from the product's order
+            if self.chip.machine.compiler_widens and of in ELEMENTWISE:
+                shapes = {shape.partition("[")[0] for shape in (member.shape, *member.operand_shapes)}
+                turned = of == "convert" and shapes <= _FLOATS
+                member = replace(member, shape=member.shape.replace("bf16", "f32"))
             if not turned:
                 add_operation(work, self.chip.kernel, member, operands, made, share)
             work.again += self.read_again(member, operands) if of in DOTS else 0.0
@@ -287,6 +303,8 @@ class Fusing(Placed):
                 work.moved[HBM] += operands[0].megabytes  # type: ignore[assignment]
                 work.rotations += share * operands[0].elements / REGISTER
             work.starts += kind != "reduce" == of
+        if self.chip.machine.compiler_widens:
+            self._convert(work, {op.name, *self.joined.get(op.name, ())}, read | members, members)
         copies = {
             each.operands[0]: each.name
             for each in self.kernels[op.name]

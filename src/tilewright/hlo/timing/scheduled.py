@@ -397,13 +397,18 @@ class Schedule:
             elif name in COLLECTIVES:
                 us, _ = self._link_us(as_scatter(op, read_in_part(body.operations)))
                 work.link_us += us / max(1, self.parts[op.attributes.get("channel_id", "")])
-            elif name not in TAKES_NO_TIME and (results := self._tiles([op.shape])):
+            elif name not in TAKES_NO_TIME and not self._is_one(op, body) and (results := self._tiles([op.shape])):
                 add_operation(work, self.chip.kernel, op, self._tiles(op.operand_shapes), results[0], share)
             for number, number_side in sides.items():
                 if number < len(op.operands):
                     side.setdefault(op.operands[number].partition("#")[0], number_side)
         self.works[body.name, windows] = work, flowing
         return work, flowing
+
+    def _is_one(self, op: Operation, body: Computation) -> bool:
+        """Whether an operation converts one number that is repeated: it stands in a register as it is."""
+        made = body.named.get(op.operands[0]) if op.opcode == "convert" else None
+        return made is not None and made.opcode == "broadcast" and "[]" in made.operand_shapes[0]
 
     def _softmax(self, work: Work, op: Operation, operands: list[Tiles]) -> bool:
         """Add the compiler's own softmax with the product behind it, [..., rows, depth] x [..., depth, columns].
