@@ -200,7 +200,9 @@ class Fusions:
             makers = [self.by_name[name] for name in op.operands if name in self.by_name]
             readers = [reader for reader in self.readers[op.name] if self.kind[reader.name] in _ALIKE]
             for near in (*(makers if self.kind[op.name] in _ALIKE else ()), *readers):
-                alike = len(dims_of(near.shape)) == len(dims_of(op.shape)) and self.kind[near.name] not in _MADE_ANYWHERE
+                alike = (
+                    len(dims_of(near.shape)) == len(dims_of(op.shape)) and self.kind[near.name] not in _MADE_ANYWHERE
+                )
                 if alike and near.name not in minor:
                     minor[near.name] = minor[op.name]
                     open_.append(near.name)
