@@ -298,6 +298,43 @@ def test_a_softmax_is_a_kernel_of_its_own_behind_products_as_deep_as_the_matrix_
     assert sum(row.bytes for row in rows) == pytest.approx({2: 2, 3: 4}[count] * scores, rel=0.1)
 
 
+def causal(q, k, v):
+    scores = jnp.einsum("bqhd,bkhd->bhqk", q, k).astype(F32) / 8
+    scores = jnp.where(jnp.tril(jnp.ones(scores.shape[2:], bool)), scores, -1e30)
+    return jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores).astype(BF16), v)
+
+
+@pytest.mark.parametrize(("chip", "us"), [("v6e", 426.5), ("v5e", 860.5), ("v5p", 246.5), ("7x", 205.2)])
+def test_a_softmax_takes_each_exponential_once_and_lies_with_the_queries_in_the_lanes(chip, us):
+    """As the compiler's modules of four chips do, of which the model takes these times."""
+    step = estimate(from_jax(causal, *[S((4, 1024, 16, 64), BF16)] * 3), f"tpu-{chip}")
+    assert step.device_seconds * 1e6 == pytest.approx(us, rel=0.03)
+
+
+def test_a_quotient_of_a_constant_is_a_product_with_its_inverse():
+    """None of 5,747 quotients of floats in modules of four chips is by a constant."""
+    wide = S((8192, 1024), BF16)
+    by, times, whole = (
+        kernels(function, wide)[0].seconds
+        for function in (lambda x: jnp.sin(x) / 7, lambda x: jnp.sin(x) * (1 / 7), lambda x: jnp.sin(x) / x[:1])
+    )
+    assert by == times < whole
+
+
+def test_a_result_that_is_read_again_stays_near_and_is_copied_out_beside():
+    """Arguments and results pass HBM once each, as in the compiler's module for v6e: the model takes 59 us of it."""
+
+    def normalised(x, w, b, r):
+        wide = (x + r).astype(F32)
+        mean, spread = wide.mean(-1, keepdims=True), wide.var(-1, keepdims=True)
+        return ((wide - mean) * jax.lax.rsqrt(spread + 1e-5) * w + b).astype(BF16), x + r
+
+    x, weights = S((16, 512, 1024), BF16), S((1024,), F32)
+    step = estimate(from_jax(normalised, x, weights, weights, x), "tpu-v6e")
+    assert step.bytes == pytest.approx(4 * 16 * 512 * 1024 * 2, rel=1e-3)
+    assert step.device_seconds * 1e6 == pytest.approx(59, rel=0.06)
+
+
 def test_a_fourier_transform_has_a_time_that_grows_with_it():
     def seconds(*sizes):
         step = estimate(from_jax(jnp.fft.fft2, S(sizes, jnp.complex64)), "tpu-v6e")

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from heapq import heappop, heappush
 from math import prod
 from typing import NamedTuple
@@ -64,12 +65,22 @@ class Placed:
         self.context, self.computation, self.captured = context, computation, captured
         fusions = Fusions(context, computation, self.captured, written=True)
         self.operations = [op for op in fusions.operations if op.opcode != "return"]
-        self.in_softmax, self.hoisted, self.of_vectors = fusions.in_softmax, fusions.hoisted, fusions.of_vectors
+        self.in_softmax = {name: fusions.softmaxes[name] for name in fusions.in_softmax}  # sums -> exponentials
+        self.hoisted, self.of_vectors = fusions.hoisted, fusions.of_vectors
+        self.exponentials = dict[str, str]()  # and the kernels that write these
         # an operation -> its kernel, among the copies that turn its operands before it, or its result behind it
         self.kernels, kernels = defaultdict[str, list[Operation]](list), fusions.kernels()
         for op in kernels:
             self.kernels[op.name.partition(".copy")[0].removesuffix(".turned")].append(op)
-        self.by_name, self.readers = {op.name: op for op in self.operations}, fusions.readers
+        fixed = set[str]()  # constants and what repeats them; what is divided by one is multiplied by its inverse
+        for op in self.operations:
+            kind = plain_opcode(op.opcode)
+            if kind == "constant" or (kind == "broadcast" and fixed.issuperset(op.operands)):
+                fixed.add(op.name)
+        shares = (op for op in self.operations if op.opcode == "divide" and fixed.issuperset(op.operands[1:]))
+        floats = {op.name: replace(op, opcode="multiply") for op in shares if "f" in op.shape.partition("[")[0]}
+        self.readers = fusions.readers
+        self.by_name = {op.name: op for op in self.operations} | floats
         self.in_part = read_in_part(self.operations)
         self.number = {op.name: k for k, op in enumerate(self.operations)}
         self.returned = next((op.operands for op in reversed(fusions.operations) if op.opcode == "return"), ())
@@ -120,11 +131,15 @@ class Placed:
             alive.append((last.get(self.prefetched, -1), max(0.0, room - left)))
             room -= alive[0][1]
         carried = [op.name for op in self.operations if op.opcode == "parameter"]
-        least, apart = room, {*carried, *self.results}
-        leaving = set(self.results)  # and what such results are written over in place, in the same memory
+        fresh = {op.name for op in kernels if plain_opcode(op.opcode) not in WRITES_IN_PLACE}
+        beside = {name: kernel for kernel, names in self.joined.items() for name in (kernel, *names)}
+        steps = [(op.operands, beside.get(op.name, op.name)) for op in kernels if op.opcode != "return"]
+        read = {name for names, kernel in steps for name in names if beside.get(name) != kernel}
+        leaving = self.results - (fresh & read if self.computation.entry else set())  # the others are copied out
+        least, apart = room, {*carried, *leaving}
         for op in reversed(self.operations):
             if op.name in leaving and op.operands and plain_opcode(op.opcode) in WRITES_IN_PLACE:
-                leaving.add(op.operands[0])
+                leaving.add(op.operands[0])  # what it is written over, in the same memory
         parts = defaultdict[str, list[Operation]](list)  # what is cut out of an argument is cut in one kernel
         for op in kernels:
             if plain_opcode(op.opcode) in ("slice", "reshape") and self.arguments.issuperset(op.operands):
@@ -207,6 +222,8 @@ class Placed:
                 kernel = kernel if fits else ""
                 if kernel and (self.tiles[kernel].elements == size or (kind == "reduce" and kernel in products)):
                     joined.setdefault(kernel, []).append(op.name)
+                    if (made := self.in_softmax.get(op.name)) in self.tiles:
+                        self.exponentials[made], self.tiles[kernel] = kernel, self.tiles[made]
                 elif kind != "reduce":
                     kernel = op.name
                 if kernel:
@@ -217,13 +234,14 @@ class Placed:
     def members(self, op: Operation) -> tuple[dict[str, float], dict[str, float]]:
         """Shares of the written arrays that a kernel reads, and of the values that it computes on the way."""
         read: dict[str, float] = {}
+        written = self.exponentials if op.name not in self.in_softmax else {}
         share, open_ = {op.name: 1.0}, [-self.number[op.name]]
         while open_:
             name = self.operations[-heappop(open_)].name
             member, part = self.by_name[name], share[name]
             kind = plain_opcode(member.opcode)
             for k, operand in enumerate(member.operands):
-                operand = operand if operand in self.number else operand.partition("#")[0]
+                operand = written.get(operand, operand if operand in self.number else operand.partition("#")[0])
                 if operand not in self.number or (kind in WRITES_IN_PLACE and not k):
                     continue
                 wanted = 1.0 if kind in HEADS else part

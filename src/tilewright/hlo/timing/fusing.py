@@ -32,7 +32,7 @@ _WITH_BODIES = SORTS | COLLECTIVES | {"reduce", "reduce-window", "scatter", "sel
 """Operations whose kernel is known beside the computation that they call."""
 _NO_KERNEL = TAKES_NO_TIME | {"iota"}
 _ARGUMENTS = Operation("arguments", "stream", "")
-"""The row of weights that stream in beside the kernels."""
+"""The row of weights that stream in beside the kernels, and of results that are read again and stream out."""
 _STREAMED_MB = 40.0
 """Arguments above this are not brought in early: the kernel streams them."""
 _GROUPED, _SUMMED = 0.75, 0.38
@@ -314,6 +314,8 @@ class Fusing(Placed):
             update = self.tiles.get(op.operands[WRITES_IN_PLACE[kind]], result)
             written = written if op.operands[0] in self.through else min(written, update.megabytes)
         work.moved[self._lies_in(written_as)] += written  # type: ignore[assignment]
+        if self.computation.entry and op.name in self.near & self.results:
+            early += result.megabytes  # copied out behind the kernel, beside the others
         work.moved[self._memory(between <= near_mb)] += between  # type: ignore[assignment]
         for name, share in read.items():
             name = copies.get(name, name)
