@@ -200,6 +200,12 @@ class Links:
         """Dims of the torus."""
         return int(self.topology[:1]) if self.topology[:1].isdigit() else 1
 
+    @property
+    def small_orders(self) -> dict[str, tuple[int, ...]]:
+        """Of ``orders``: a small slice, as ``2x2`` -> its devices as JAX has them."""
+        orders = (order.partition(":")[::2] for order in self.orders.split(";") if order)
+        return {chips.strip(): tuple(map(int, order.split())) for chips, order in orders}
+
 
 @dataclass(frozen=True)
 class Seen:

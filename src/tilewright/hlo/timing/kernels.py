@@ -25,6 +25,7 @@ from tilewright.hlo.program import Operation
 from tilewright.hlo.reading.kernel import Kernel, Moment, Part
 from tilewright.hlo.reading.kernel_numbers import MET
 from tilewright.hlo.reading.kernels import read_kernel
+from tilewright.hlo.semantics.collectives import slice_of
 from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.semantics.dims import devices_of
 from tilewright.hlo.semantics.tiles import Tiles
@@ -188,7 +189,7 @@ class Kernels:
     @cached_property
     def slice(self) -> Slice | None:
         """Where the program's devices stand."""
-        return self.chip.torus.slice_of(self.context.program) if self.chip.torus else None
+        return slice_of(self.context.program, self.chip.machine)
 
     def exchange_us(self, op: Operation, operands: list[Tiles], results: list[Tiles]) -> tuple[float, float]:
         """Microseconds of an exchange, and its megabytes in HBM; raises :class:`NoTime` where no links are known."""
