@@ -119,10 +119,18 @@ class MatrixUnits:
     int4_ops_per_second: Count = 0
 
     @property
-    def rates(self) -> dict[str, float]:
-        """How many times as fast as in bf16 products pass in ``int8`` and ``fp8``; 1 where that is not stated."""
+    def clock(self) -> float:
+        """Operations a second of one multiplier."""
+        return self.bf16_ops_per_second / (self.units * self.rows * self.columns)
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """What times of products need of them: their side, their number, and how many times as fast as in bf16
+        products pass in ``int8`` and ``fp8``; 1 where that is not stated.
+        """
         stated = {"int8_rate": self.int8_ops_per_second, "fp8_rate": self.fp8_ops_per_second}
-        return {name: max(1.0, peak / max(1, self.bf16_ops_per_second)) for name, peak in stated.items()}
+        rates = {name: max(1.0, peak / max(1, self.bf16_ops_per_second)) for name, peak in stated.items()}
+        return {"side": float(self.rows), "units": float(self.units), **rates}
 
 
 @dataclass(frozen=True)
@@ -318,6 +326,11 @@ class Target:
         return next((m for m in self.memories if m.name == name), None)
 
     @property
+    def near_bytes(self) -> int:
+        """The largest memory near the core that keeps arguments: vector memory, on v4 what two cores have in common."""
+        return max((memory.bytes for memory in self.memories if memory.name in ("vmem", "cmem")), default=0)
+
+    @property
     def whole(self) -> Target:
         """The chip with what all its devices have together, as plans over chips count it; itself where it is one.
 
@@ -427,9 +440,8 @@ def _by_clock(
         end = next((end for end in units if key.endswith(end)), "")
         unit, factor = units.get(end, ("", 1.0))
         made[key.removesuffix(end) + unit] = value * factor, source
-    rows = matrix.bf16_ops_per_second / (2e9 * chip["ghz"] * matrix.units * matrix.rows * matrix.columns)
-    figures = {"side": matrix.rows, "units": matrix.units, "rows_per_cycle": round(rows), **matrix.rates}
-    return made | {key: (float(value), "not fitted: published, as in [matrix]") for key, value in figures.items()}
+    figures = matrix.figures | {"rows_per_cycle": float(round(matrix.clock / (2e9 * chip["ghz"])))}
+    return made | {key: (value, "not fitted: published, as in [matrix]") for key, value in figures.items()}
 
 
 @cache

@@ -2,38 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from tilewright.errors import UnsupportedError, UsageError
+from tilewright.errors import UnsupportedError
 from tilewright.hlo.program import Operation
-from tilewright.hlo.semantics.tiles import MEGA, near_bytes
+from tilewright.hlo.semantics.tiles import MEGA
 from tilewright.hlo.timing.links import Torus
 from tilewright.targets import SeenError, Target, TimeConstants, target
-
-_NEAR = ("near_", "common_")
-"""Rates of memories beside the core: they follow the clock, not HBM."""
-_KEPT_NEAR = ("resident_mb", "between_calls_mb", "near_result_mb")
-"""The largest arguments and results that are kept near the core: no larger than the memory there."""
-_LINKS = {
-    "link_bandwidth": "bytes_per_second",
-    "host_bandwidth": "host_bytes_per_second",
-    "network_bandwidth": "network_bytes_per_second",
-}
-"""What :func:`what_if` calls the rates between a device and others."""
-SCALED = {
-    "scale.hbm": ("mb_per_us", "stream_mb_per_us", "read_mb_per_us", "write_mb_per_us", "result_mb_per_us"),
-    "scale.matrix": ("efficiency",),
-    "scale.vector": ("vector_ns", "transcendental_ns", "rotation_ns"),
-    "scale.vmem": ("near_mb_per_us",),
-    "scale.latency": ("launch_us", "hbm_us", "near_launch_us", "scalar_us"),
-}
-"""Factors on the time of a unit or memory, and the constants that hold it."""
-_NEAREST = {"tpu-v5e": "tpu-v6e", "tpu-v5p": "tpu-v4", "tpu-7x": "tpu-v6e", "tpu-8t": "tpu-v6e", "tpu-8i": "tpu-v6e"}
-"""Chips without measurements, and the measured one most like each: one core, or two that share memory, as a device."""
+from tilewright.targets.scaling import NEAREST, time_of
 
 _LINE_MB = 512 / MEGA
 """Megabytes that HBM gives at a time: what a single element that is gathered costs of it (seen on 7x)."""
@@ -163,7 +142,7 @@ def chip_of(machine: Target) -> Chip:
 
     Raises :class:`UnsupportedError` for a target that has none and is like no chip that has.
     """
-    own, nearest = machine.time, _NEAREST.get(machine.name)
+    own, nearest = machine.time, NEAREST.get(machine.name)
     fitted = any(constants.fitted_on for constants in own.values())
     if own and (nearest is None or len(own) > 1):
         note = f"constants of {machine.name} fitted on measurements of single operations"
@@ -183,84 +162,4 @@ def chip_of(machine: Target) -> Chip:
         note += f"of operations alone in a program {nearest}'s, scaled by published peaks"
     if machine.devices_per_chip > 1:
         note += f"; a device is one of the chip's {machine.devices_per_chip}"
-    return Chip(machine, MappingProxyType({**_scaled(target(nearest), machine), **own}), note, target(nearest).errors)
-
-
-def _scaled(measured: Target, machine: Target) -> Mapping[str, TimeConstants]:
-    """Bandwidths by HBM's peak, work by the matrix peak (which has the clock in it), latencies as they are."""
-    theirs, ours = measured.memory("hbm"), machine.memory("hbm")
-    bandwidth = ours.bytes_per_second / theirs.bytes_per_second if ours and theirs else 1.0
-    clock = _clock(machine) / _clock(measured)
-
-    def factor(name: str) -> float:
-        if name.endswith("mb_per_us"):
-            return clock if name.startswith(_NEAR) else bandwidth
-        return 1 / clock if name.endswith("_ns") else 1.0
-
-    scaled = {}
-    for mechanism, constants in measured.time.items():
-        values = {name: value * factor(name) for name, value in constants.values.items()}
-        if mechanism == "sparse":  # rows that SparseCores gather take as long as their bytes
-            values["row_ns"] = constants["row_ns"] / bandwidth
-        for name in values.keys() & {*_KEPT_NEAR}:
-            values[name] = min(values[name], near_bytes(machine) / MEGA)
-        if "ghz" in values and machine.matrix:
-            values |= {"ghz": values["ghz"] * clock, "side": float(machine.matrix.rows)}
-            values |= {"units": float(machine.matrix.units), **machine.matrix.rates}
-        scaled[mechanism] = TimeConstants(MappingProxyType(values), seen=constants.seen)
-    return MappingProxyType(scaled)
-
-
-def what_if(machine: Target, changes: Mapping[str, float], fitted_on: str = "") -> Target:
-    """A chip with other figures: ``hbm_bandwidth`` (bytes per second), ``matrix_peak`` (bf16 operations per second),
-    ``link_bandwidth``, ``host_bandwidth`` and ``network_bandwidth`` (between slices), or a constant of the time model,
-    ``MECHANISM.CONSTANT`` such as ``kernel.launch_us``; ``scale.hbm`` and others: factors on the time of a unit.
-    ``fitted_on``: what the changes were fitted on, if they were.
-
-    A bandwidth or peak scales every constant that depends on it. Raises :class:`UsageError` for an unknown key.
-
-    >>> what_if(target("tpu-v6e"), {"hbm_bandwidth": 2e12}).memory("hbm").bytes_per_second
-    2000000000000
-    """
-    known = chip_of(machine).mechanisms if machine.name in _NEAREST else machine.time
-    tables = {name: dict(constants.values) for name, constants in known.items()}
-    memories, matrix, links = machine.memories, machine.matrix, machine.links
-    for key, value in changes.items():
-        mechanism, _, constant = key.partition(".")
-        if not 0 < value < float("inf"):
-            raise UsageError(f"{key} = {value:g} is not above 0", where=machine.name)
-        if key == "hbm_bandwidth":
-            share = value / next(m.bytes_per_second for m in memories if m.name == "hbm")
-            memories = tuple(replace(m, bytes_per_second=int(value)) if m.name == "hbm" else m for m in memories)
-            _scale(tables, share, lambda name: name.endswith("mb_per_us") and not name.startswith(_NEAR))
-        elif key == "matrix_peak" and matrix is not None:
-            share = value / matrix.bf16_ops_per_second
-            matrix = replace(matrix, bf16_ops_per_second=int(value))
-            _scale(tables, share, lambda name: name == "ghz")
-        elif key in _LINKS and links is not None:
-            rates: dict[str, Any] = {_LINKS[key]: int(value)}
-            links = replace(links, **rates)
-        elif key in SCALED:
-            for name in SCALED[key]:
-                own = 1 / value if name.endswith("per_us") or name == "efficiency" else value
-                _scale(tables, min(own, 1 / tables["kernel"][name]) if name == "efficiency" else own, name.__eq__)
-        elif mechanism in tables and constant in tables[mechanism]:
-            tables[mechanism][constant] = value
-        else:
-            how = f"hbm_bandwidth, matrix_peak, {', '.join(_LINKS)}, or MECHANISM.CONSTANT such as kernel.launch_us"
-            raise UsageError(f"no figure called {key!r}", where=machine.name, how=how)
-    seen = {name: constants.seen if fitted_on else None for name, constants in known.items()}
-    time = {name: TimeConstants(MappingProxyType(tables[name]), fitted_on, seen=seen[name]) for name in tables}
-    errors = machine.errors if fitted_on else {}
-    return replace(machine, memories=memories, matrix=matrix, links=links, time=MappingProxyType(time), errors=errors)
-
-
-def _scale(tables: Mapping[str, dict[str, float]], share: float, of: Callable[[str], bool]) -> None:
-    for values in tables.values():
-        values.update({name: value * share for name, value in values.items() if of(name)})
-
-
-def _clock(machine: Target) -> float:
-    """Operations a second of one multiplier of the matrix units."""
-    matrix = machine.matrix
-    return matrix.bf16_ops_per_second / (matrix.units * matrix.rows * matrix.columns) if matrix else 1.0
+    return Chip(machine, time_of(machine), note, target(nearest).errors)

@@ -16,7 +16,7 @@ from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.opcodes import PRODUCTS
 from tilewright.hlo.program import Operation
 from tilewright.hlo.semantics.dims import product_flops
-from tilewright.hlo.semantics.tiles import MEGA, Tiles, near_bytes
+from tilewright.hlo.semantics.tiles import MEGA, Tiles
 from tilewright.hlo.timing.chip import Chip, Claim
 from tilewright.hlo.timing.step import TimeRow
 from tilewright.hlo.timing.work import HBM, SORTS, Work
@@ -95,7 +95,7 @@ def timed(chip: Chip, op: Operation, run: Run, source: str = "", start: float = 
     below the bytes at HBM's peak or the flops at the peak of their type is raised to it, and the row says so. The error
     of its kind is claimed only for types, sizes and bounds that were measured.
     """
-    resident = run.resident if run.resident * MEGA <= near_bytes(chip.machine) else 0.0
+    resident = run.resident if run.resident * MEGA <= chip.machine.near_bytes else 0.0
     far = round((run.megabytes + run.resident - resident) * MEGA) * runs
     flops = sum(run.flops.values()) * runs
     least = {
