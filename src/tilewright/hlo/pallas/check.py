@@ -141,8 +141,8 @@ class KernelCheck:
         units = Column("matrix", "seconds"), Column("vector", "seconds"), Column("HBM", "seconds")
         rows = []
         for step in sorted(self.pipeline.steps, key=lambda step: -step.us * step.moment.times)[:6]:
-            vector = max((us for unit, us in step.units.items() if unit != "matrix"), default=0.0)
-            parts = step.us, step.units.get("matrix", 0.0), vector, step.moved_us
+            matrix, vector, lanes = step.units.values()
+            parts = step.us, matrix, max(vector, lanes), step.moved_us
             rows.append((round(step.moment.times), *(us / 1e6 for us in parts), step.bound))
         yield Table((Column("steps", "count"), Column("each", "seconds"), *units, "bound"), rows)
         yield from (f"  - {text}" for text in self.notes)
@@ -549,7 +549,7 @@ def advice(kernel: Kernel, whole: Pipeline | None, chip: Target) -> Iterator[str
         found.append((min(latency, whole.us - busy), words))
     if waits > 0.5:
         found.append((0.0, "it waits for HBM: blocks that are kept for more steps, or a narrower type"))
-    lanes = sum(step.units.get("lanes", 0.0) * n for step, n in zip(whole.steps, times))
+    lanes = sum(step.units["lanes"] * n for step, n in zip(whole.steps, times))
     if lanes > _SAID * whole.us:
         found.append((lanes, "fewer transposes, concatenations and gathers: they turn data across lanes"))
     matrix = whole.core_us()[0] * bounds.get("matrix", 0.0) / whole.us

@@ -93,8 +93,7 @@ def _first_steps(whole: Pipeline, first: Sequence[int], framed: int | None) -> H
     drawing, at = LanePlane("The first steps", _LANES, sum(step.us for step in shown) / 1e6), 0.0
     for number, step in enumerate(shown):
         what = "before the first" if step.moment.alone else f"step {number + 1 - len(opening)}"
-        vector = max((us for unit, us in step.units.items() if unit not in ("matrix", "lanes")), default=0.0)
-        busy = step.moved_us, step.units.get("matrix", 0.0), vector, step.units.get("lanes", 0.0)
+        busy = step.moved_us, *step.units.values()
         begin, long = drawing.x(at), step.us / 1e6
         drawing.line(begin, 0, begin, drawing.low, "grid")
         for k, us in enumerate(busy):

@@ -260,7 +260,7 @@ class Fusing(Placed):
             if self.number[name] < last:
                 between += self._turn_first(member, work, share)
             if of == "gather" and operands and across_lanes(member, operands[0]):
-                work.moved[HBM] += operands[0].megabytes  # type: ignore[assignment]
+                work.moved[HBM] += operands[0].megabytes
                 work.rotations += share * operands[0].elements / REGISTER
             work.starts += kind != "reduce" == of
         copies = {
@@ -271,8 +271,8 @@ class Fusing(Placed):
         if kind in WRITES_IN_PLACE and len(op.operands) > WRITES_IN_PLACE[kind]:
             update = self.tiles.get(op.operands[WRITES_IN_PLACE[kind]], result)
             written = written if op.operands[0] in self.through else min(written, update.megabytes)
-        work.moved[self._lies_in(written_as)] += written  # type: ignore[assignment]
-        work.moved[self._memory(between <= near_mb)] += between  # type: ignore[assignment]
+        work.moved[self._lies_in(written_as)] += written
+        work.moved[self._memory(between <= near_mb)] += between
         for name, share in read.items():
             name = copies.get(name, name)
             megabytes = share * self.tiles[name].megabytes if name in self.tiles else 0.0
@@ -281,7 +281,7 @@ class Fusing(Placed):
                 early += megabytes
                 self.arrived |= {name} if share == 1 and megabytes <= near_mb else set()
             elif megabytes:
-                work.moved[self._lies_in(name)] += megabytes  # type: ignore[assignment]
+                work.moved[self._lies_in(name)] += megabytes
                 work.resident += self.tiles[name].megabytes if name == self.prefetched else 0.0
         return work, early
 
@@ -324,5 +324,5 @@ class Fusing(Placed):
         kept = in_place and copy.operand_shapes == (copy.shape,) and copy.operands[0] in of.operands
         work = Work(rotations=0.0 if kept else tiles.elements / REGISTER)
         for name, each in ((first, before), (copy.name if copy.name in self.tiles else of.name, tiles)):
-            work.moved[self._lies_in(name)] += each.megabytes  # type: ignore[assignment]
+            work.moved[self._lies_in(name)] += each.megabytes
         return self._run("copy", work)

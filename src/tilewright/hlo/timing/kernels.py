@@ -12,7 +12,7 @@ user states (``Context.assume``), or else a plain guess that the row and the ste
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -61,9 +61,8 @@ class Step:
     """Steps that are alike: microseconds of one, by unit and of its transfers, and how long it is in the pipeline."""
 
     moment: Moment
-    units: Mapping[str, float]  # matrix, vector, loads, stores, transcendental, lanes
+    units: Mapping[str, float]  # matrix; vector, the longest slot beside it; lanes, what crosses them
     moved_us: float
-    core_us: tuple[float, float]  # of the matrix unit, and of the units beside it
     us: float
     bound: str
 
@@ -80,8 +79,9 @@ class Pipeline:
 
     def core_us(self) -> tuple[float, float]:
         """Microseconds of the matrix unit, and of the other units of the core, over all steps."""
-        matrix, others = (sum(step.core_us[k] * step.moment.times for step in self.steps) for k in range(2))
-        return matrix, others
+        times = [(step.units, step.moment.times) for step in self.steps]
+        others = sum((units["vector"] + units["lanes"]) * count for units, count in times)
+        return sum(units["matrix"] * count for units, count in times), others
 
 
 def pipeline(chip: Chip, kernel: Kernel, near: Collection[int] = ()) -> Pipeline:
@@ -93,18 +93,17 @@ def pipeline(chip: Chip, kernel: Kernel, near: Collection[int] = ()) -> Pipeline
     shared = any(word == "parallel" and size > 1 for word, size in zip(kernel.semantics, kernel.grid))
     split = max(1.0, cores / kernel.uneven) if shared else 1.0
     units = [_units(chip, constants, part, cores) for part in kernel.parts]
-    steps, far_all, bounds = list[Step](), 0.0, Counter[str]()
+    steps, far_all, bounds = list[Step](), 0.0, defaultdict[str, float](float)
     for moment in kernel.moments:
-        asked: Counter[str] = Counter()
+        asked = defaultdict[str, float](float)
         for number, runs in moment.parts:
             for unit, us in units[number].items():
-                asked[unit] += us * runs / split  # type: ignore[assignment]
+                asked[unit] += us * runs / split
         far = sum(megabytes for operand, megabytes, _ in moment.moved if operand not in near)
         beside = sum(megabytes for operand, megabytes, _ in moment.moved if operand in near)
         moved = chip.stream_us(far, constants["hbm"]) + beside / chip.kernel["near_mb_per_us"]
-        matrix, lanes = asked["matrix"], asked["lanes"]
-        # units beside the matrix unit work at once; what crosses lanes comes on top
-        vector = max((us for unit, us in asked.items() if unit not in ("matrix", "lanes")), default=0.0)
+        matrix, lanes = asked.pop("matrix", 0.0), asked.pop("lanes", 0.0)
+        vector = max(asked.values(), default=0.0)  # slots work at once; what crosses lanes comes on top
         core = max(matrix, vector) + constants["not_hidden"] * min(matrix, vector) + lanes
         start = sum(transfers for _, _, transfers in moment.moved) * constants["transfer_us"]
         start = start + constants["alone_us"] if moment.alone else (start + constants["step_us"]) / split
@@ -112,10 +111,10 @@ def pipeline(chip: Chip, kernel: Kernel, near: Collection[int] = ()) -> Pipeline
         parts = {"matrix": matrix, "vector": max(vector + lanes, core - matrix if vector > matrix else 0.0)}
         parts |= {"hbm" if far >= beside else "vmem": moved, "latency": start}
         bound = max(parts, key=lambda unit: parts[unit])
-        steps.append(Step(moment, dict(asked), moved, (matrix, vector + lanes), us, bound))
+        steps.append(Step(moment, {"matrix": matrix, "vector": vector, "lanes": lanes}, moved, us, bound))
         far_all += far * moment.times
-        bounds[bound] += us * moment.times  # type: ignore[assignment]
-    ordered = dict(bounds.most_common())
+        bounds[bound] += us * moment.times
+    ordered = dict(sorted(bounds.items(), key=lambda item: -item[1]))
     us = constants["launch_us"] + sum(ordered.values())
     return Pipeline(us, next(iter(ordered), "latency"), far_all, tuple(steps), ordered)
 
@@ -124,34 +123,30 @@ def _units(chip: Chip, constants: TimeConstants, part: Part, cores: int) -> dict
     """Microseconds of one core's units for one run of a part."""
     kernel = chip.kernel
     side, us = int(kernel["side"]), 1e-3 / kernel["ghz"]
-    cycles: Counter[str] = Counter()
-
-    def add(unit: str, count: float) -> None:
-        cycles[unit] += count  # type: ignore[assignment]
-
+    cycles = defaultdict[str, float](float)
     for (batch, rows, columns, depth, kind), count in part.products.items():
         squares = count * batch * -(-depth // side) * -(-columns // side)
         once = max(-(-rows // 8) * 8, side * constants["fill"]) / kernel["rows_per_cycle"] / kernel["units"] * cores
         quick = chip.matrix_peaks.get(matrix_kind(kind), 0.0) / (chip.matrix_peaks.get("bf16", 0.0) or 1.0)
         once *= constants["f32_passes"] if kind == "f32" else 1 / max(1.0, quick)
-        add("matrix", squares * once / constants["efficiency"] / kernel["efficiency"])
+        cycles["matrix"] += squares * once / constants["efficiency"] / kernel["efficiency"]
     for (name, kind), elements in part.elements.items():
         packed = 0.5 if kind in ("bf16", "f16", "i16") else 0.25 if kind.startswith(("f8", "i8")) else 1.0
         registers = elements / REGISTER * packed
         special = _SPECIAL.get(name, 0)
         if "load" in name:
-            add("loads", registers / constants["loads"])
+            cycles["loads"] += registers / constants["loads"]
         elif "store" in name:
-            add("stores", registers / constants["stores"])
+            cycles["stores"] += registers / constants["stores"]
         elif special:
-            add("transcendental", registers * min(special, 4) / constants["transcendentals"])
-            add("vector", registers * constants["special_ops"] / constants["slots"])
+            cycles["transcendental"] += registers * min(special, 4) / constants["transcendentals"]
+            cycles["vector"] += registers * constants["special_ops"] / constants["slots"]
         elif name in _CROSSES:
-            add("lanes", registers * constants["cross_cycles"])
+            cycles["lanes"] += registers * constants["cross_cycles"]
         elif name not in _NOTHING:
             plain = 0.1 if name == "iota" else constants["integer_ops"] if kind in _INTEGERS else 1.0
-            add("vector", registers * (constants[_OPS[name]] if name in _OPS else plain) / constants["slots"])
-    add("lanes", part.turned / REGISTER * constants["turn_cycles"])
+            cycles["vector"] += registers * (constants[_OPS[name]] if name in _OPS else plain) / constants["slots"]
+    cycles["lanes"] += part.turned / REGISTER * constants["turn_cycles"]
     return {unit: count * us for unit, count in cycles.items() if count}
 
 

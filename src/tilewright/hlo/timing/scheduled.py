@@ -7,7 +7,7 @@ what they still need when their result is wanted is a stall, a row of the ``-don
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -330,7 +330,9 @@ class Schedule:
         read, written = self.demand.border(op)
         if name == "fusion" and op.calls:
             fused, sides = self._fused(self.context.program.alike[op.calls[0]], windows, 0)
-            work = replace(windows.visit(fused), moved=Counter())  # the fusion's own is kept for all that are alike
+            work = replace(
+                windows.visit(fused), moved=defaultdict(float)
+            )  # that of all alike is kept
             if prod(windows.counts[1:]) > 1:  # else the left operand's one block stays for all columns
                 passes = ((k, windows.passes(sides.get(k, AFTER))) for k, tiles in operands if tiles.space == HBM)
                 work.again = fsum(read[k] * (times - 1) for k, times in passes)
@@ -356,7 +358,7 @@ class Schedule:
             raise NoTime(work.unknown[0])
         work.steps = windows.count - 1
         for tiles, megabytes in [*((tiles, read[k]) for k, tiles in operands), *zip(results, written)]:
-            work.moved[tiles.space] += megabytes  # type: ignore[assignment]
+            work.moved[tiles.space] += megabytes
         work.scalar = not windows.counts and all(not tiles.shape for tiles in results)
         run = self._priced(op, name, work)
         if hosted := work.moved[HOST]:
