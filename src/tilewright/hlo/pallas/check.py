@@ -19,12 +19,12 @@ from tilewright.hlo.allocation.kernel_errors import explain_kernel
 from tilewright.hlo.pallas.page import kernel_sections, kernels_page
 from tilewright.hlo.program import Operation, Program
 from tilewright.hlo.reading.kernel import Kernel, Window, block_bytes, moves_of
-from tilewright.hlo.reading.kernels import read_kernel
+from tilewright.hlo.reading.kernels import kernel_in
 from tilewright.hlo.reading.loading import load
 from tilewright.hlo.reading.python_source import from_jax, names_python, python_call, users_line
 from tilewright.hlo.timing.chip import chip_of
 from tilewright.hlo.timing.estimate import estimate
-from tilewright.hlo.timing.kernels import FROM_BODY, TARGET, Pipeline, configuration, pipeline, sizes_of
+from tilewright.hlo.timing.kernels import FROM_BODY, Pipeline, pipeline
 from tilewright.hlo.timing.step import StepTime
 from tilewright.layout import TensorLayout, TupleLayout, parse, predict
 from tilewright.render.formats import bytes_text, count_text, percent_text, place_text, seconds_text
@@ -288,11 +288,11 @@ def lowering_for(chip: Target) -> Any:
 
 
 def _calls(program: Program) -> Iterator[Operation]:
-    return (op for _, op in program.operations() if TARGET in op.attributes.get("custom_call_target", ""))
+    return (op for _, op in program.operations() if op.is_pallas)
 
 
 def _kernel_of(op: Operation) -> Kernel:
-    kernel = read_kernel(configuration(op), sizes_of(op))
+    kernel = kernel_in(op)
     kernel.line = place_text(str(op.source)) if op.source else ""
     return kernel
 

@@ -86,8 +86,7 @@ def estimate(program: Program, rate: float, temp_bytes: int = 0) -> TpuEstimate:
         runs = context.runs[name].count
         for op in program.by_name[name].operations:
             known = 0 if op.opcode in _TRANSFERS else _cycles(op)
-            target = op.attributes.get("custom_call_target", "").strip('"')
-            if known is None and (op.opcode in _NOTHING or target in _NAMES):
+            if known is None and (op.opcode in _NOTHING or op.target in _NAMES):
                 continue
             in_hbm = _bytes(context, op)[1]
             here = round(_touched(context, op) * rate) if known is None else known

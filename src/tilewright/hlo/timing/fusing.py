@@ -23,7 +23,7 @@ from tilewright.hlo.semantics.fusions import captured_names
 from tilewright.hlo.semantics.placing import GroupedBlocks, Placed, across_lanes
 from tilewright.hlo.semantics.tiles import MEGA, Tiles
 from tilewright.hlo.timing.chip import Chip
-from tilewright.hlo.timing.kernels import TARGET, Kernels
+from tilewright.hlo.timing.kernels import Kernels
 from tilewright.hlo.timing.row import NoTime, Run, flops_of, run_of, timed, untimed
 from tilewright.hlo.timing.step import TimeRow
 from tilewright.hlo.timing.work import COMMON, HBM, NEAR, REGISTER, SORTS, Work, add_operation, matrix_us
@@ -297,9 +297,8 @@ class Fusing(Placed):
             raise NoTime("how often it runs is not known: its operations count once")
         if any("?" in shape for shape in (op.shape, *op.operand_shapes)):
             raise NoTime("the size of its arrays is not known")
-        if kind == "custom-call" and TARGET in op.attributes.get("custom_call_target", ""):
-            numbered = [(k, tiles) for k, shape in enumerate(op.operand_shapes) for tiles in self.arrays([shape])[:1]]
-            return self.pallas.run(op, numbered, self.arrays([op.shape])), 0.0
+        if kind == "custom-call" and op.is_pallas:
+            return self.pallas.run(op), 0.0
         if op.name not in self.tiles or kind == "custom-call" or (op.calls and kind not in _WITH_BODIES):
             raise NoTime(f"no mechanism for {kind} is known")
         if kind in COLLECTIVES:

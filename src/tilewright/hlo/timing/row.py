@@ -15,6 +15,7 @@ from tilewright.errors import UnsupportedError
 from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.opcodes import PRODUCTS
 from tilewright.hlo.program import Operation
+from tilewright.hlo.reading.kernels import said_of
 from tilewright.hlo.semantics.dims import product_flops
 from tilewright.hlo.semantics.tiles import MEGA, Tiles
 from tilewright.hlo.timing.chip import Chip, Claim
@@ -30,7 +31,6 @@ _AT_PEAK = {
     "hbm": "raised to its bytes at HBM's published peak",
     "matrix": "raised to its flops at the matrix unit's published peak",
 }
-_COST_ESTIMATE = re.compile(r'"cost_estimate":\{[^{}]*"flops":"?(\d{1,18})')
 _INDICES = frozenset({"pred", "s32", "u32"})
 _DIGITS = re.compile(r"\d+|$")
 _ELEMENTS = re.compile(r"\b([a-z]\w*)\[\d")
@@ -169,8 +169,8 @@ def untimed(
 
 def flops_of(op: Operation, operands: Sequence[Tiles], results: Sequence[Tiles]) -> int:
     """Multiplications and additions of a product, or what a custom call says of itself; 0 for all others."""
-    if said := _COST_ESTIMATE.search(op.attributes.get("backend_config", "")):
-        return int(said[1])
+    if flops := said_of(op).get("flops"):
+        return flops
     if plain_opcode(op.opcode) in PRODUCTS and results:
         with suppress(IndexError, ValueError):  # dims that do not fit the shapes
             return product_flops(op, operands, results[0]) or 0
