@@ -123,14 +123,14 @@ class MatrixUnits:
         """Operations a second of one multiplier."""
         return self.bf16_ops_per_second / (self.units * self.rows * self.columns)
 
-    @property
-    def figures(self) -> dict[str, float]:
-        """What times of products need of them: their side, their number, and how many times as fast as in bf16
-        products pass in ``int8`` and ``fp8``; 1 where that is not stated.
+    def figures(self, ghz: float) -> dict[str, float]:
+        """What times of products need of them at their clock: their side and number, rows a cycle, and how many times
+        as fast as in bf16 products pass in ``int8`` and ``fp8``; 1 where that is not stated.
         """
+        rows = float(round(self.clock / (2e9 * ghz)))
         stated = {"int8_rate": self.int8_ops_per_second, "fp8_rate": self.fp8_ops_per_second}
         rates = {name: max(1.0, peak / max(1, self.bf16_ops_per_second)) for name, peak in stated.items()}
-        return {"side": float(self.rows), "units": float(self.units), **rates}
+        return {"side": float(self.rows), "units": float(self.units), "rows_per_cycle": rows, **rates}
 
 
 @dataclass(frozen=True)
@@ -440,8 +440,8 @@ def _by_clock(
         end = next((end for end in units if key.endswith(end)), "")
         unit, factor = units.get(end, ("", 1.0))
         made[key.removesuffix(end) + unit] = value * factor, source
-    figures = matrix.figures | {"rows_per_cycle": float(round(matrix.clock / (2e9 * chip["ghz"])))}
-    return made | {key: (value, "not fitted: published, as in [matrix]") for key, value in figures.items()}
+    figures = matrix.figures(chip["ghz"]).items()
+    return made | {key: (value, "not fitted: published, as in [matrix]") for key, value in figures}
 
 
 @cache

@@ -52,7 +52,7 @@ def time_of(machine: Target) -> Mapping[str, TimeConstants]:
         tables["sparse"]["row_ns"] = measured.time["sparse"]["row_ns"] / bandwidth
     for values in tables.values():
         values |= {name: min(values[name], machine.near_bytes / 1e6) for name in values.keys() & {*_KEPT_NEAR}}
-        values |= machine.matrix.figures if "ghz" in values and machine.matrix else {}
+        values |= machine.matrix.figures(values["ghz"]) if "ghz" in values and machine.matrix else {}
     scaled = {name: TimeConstants(values, seen=measured.time[name].seen) for name, values in tables.items()}
     return MappingProxyType({**scaled, **own})
 
