@@ -11,13 +11,12 @@ import numpy as np
 
 from tilewright.hlo.reading.kernel import Kernel, Window
 from tilewright.hlo.timing.kernels import Pipeline
-from tilewright.hlo.timing.step import advised
 from tilewright.render import Bar, Card, Html, Page, bar_chart, bytes_text, cards, count_text, seconds_text, table
 from tilewright.render import steps as listed
 from tilewright.render.drawing import Drawing, LanePlane
 from tilewright.render.formats import place_text
 from tilewright.render.markup import element
-from tilewright.render.page import code_block, note, side_by_side
+from tilewright.render.page import advised, code_block, note, side_by_side
 from tilewright.render.tables import Column
 
 Check: TypeAlias = Any

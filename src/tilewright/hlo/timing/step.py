@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from itertools import groupby
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from msgspec import to_builtins
 
@@ -21,7 +21,7 @@ from tilewright.hlo.program import joined, title
 from tilewright.render.drawing import Bar, Curve, LanePlane, LogPlane, bar_chart, line_chart
 from tilewright.render.formats import bytes_text, count_text, percent_text, place_text, seconds_text
 from tilewright.render.markup import Html, element
-from tilewright.render.page import Card, Page, Step, cards, note, steps
+from tilewright.render.page import Card, Page, advised, cards, note, steps
 from tilewright.render.tables import Field, Heading, Table, cells, explorer, table
 from tilewright.targets import SeenError
 from tilewright.trace import Args, Event, Slice, Track
@@ -48,13 +48,13 @@ _SMALL = 0.03
 """Share of the step from which a line is worth a word."""
 _CALL = 0.3
 """And the call beside it."""
-_BESIDE = "beside every step"
 _SWEPT = re.compile(r"(\w+) ([\d.]+), (.+)")
 _MOST_LANES = 4
 """Steps whose lanes are drawn below each other."""
 _LANES = {"matrix": "matrix unit", "vector": "vector unit", "copy": "copies", "dma": "DMA", "link": "links"}
 _LANES |= {"sparsecore": "SparseCores", "host": "host"}
 _MOST_MARKS = 2000
+K = TypeVar("K")
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,21 +224,17 @@ class StepTime:
 
         What has no time counts nowhere in it; ``priced`` says how much that is.
         """
-        sums = dict.fromkeys(("this chip", "another chip", "nowhere"), 0.0)
-        for row in self.rows:
-            sums[row.measured_on] += row.seconds
+        sums, places = self._seconds_by(lambda row: row.measured_on), ("this chip", "another chip", "nowhere")
         whole = sum(sums.values())
-        return {place: seconds / whole if whole else 0.0 for place, seconds in sums.items()}
+        return {place: sums.get(place, 0.0) / whole if whole else 0.0 for place in places}
 
     @property
     def seen(self) -> tuple[float, str]:
         """How far off such steps were, as a share (0: not known), and what that was seen on: functions that are mostly
         of the kind that two thirds of it are of, else functions of many kinds.
         """
-        sums = defaultdict[tuple[float, str], float](float)
-        for row in self.rows:
-            sums[row.error, row.seen] += row.seconds
-        most = max(sums, key=lambda claim: sums[claim], default=(0.0, ""))
+        sums = self._seconds_by(lambda row: (row.error, row.seen)) or {(0.0, ""): 0.0}
+        most = next(iter(sums))
         if sums[most] >= MOSTLY * sum(sums.values()):
             return most
         if self.coverage["this chip"] < MOSTLY:
@@ -250,9 +246,13 @@ class StepTime:
 
     def by_bound(self) -> dict[str, float]:
         """Seconds by what bounds them, the most first."""
-        sums: dict[str, float] = {}
+        return self._seconds_by(lambda row: row.bound or "unpriced")
+
+    def _seconds_by(self, key: Callable[[TimeRow], K]) -> dict[K, float]:
+        """Seconds of the rows that are of one ``key``, the most first."""
+        sums = defaultdict[K, float](float)
         for row in self.rows:
-            sums[row.bound or "unpriced"] = sums.get(row.bound or "unpriced", 0.0) + row.seconds
+            sums[key(row)] += row.seconds
         return dict(sorted(sums.items(), key=lambda item: -item[1]))
 
     def slowest(self, count: int) -> Sequence[TimeRow]:
@@ -311,7 +311,7 @@ class StepTime:
         sentences = [f"{seconds_text(s)} ({percent_text(s / whole)} of the step): {words}" for s, words in most]
         if self.call_seconds >= _CALL * whole:
             words = "the call itself, whatever it computes: run several steps in one call (a loop under jit)"
-            sentences.append(f"{seconds_text(self.call_seconds)} {_BESIDE}: {words}")
+            sentences.append(f"{seconds_text(self.call_seconds)} beside every step: {words}")
         if self.priced < 1:
             reasons = list(dict.fromkeys(row.unpriced for row in self.rows if row.unpriced))
             lacking = f"{percent_text(1 - self.priced_flops)} of the flops and {percent_text(1 - self.priced_bytes)}"
@@ -547,10 +547,3 @@ def lanes(steps: Sequence[NamedStep]) -> list[Html]:
     if len(shown) == 1:
         return [shown[0][1].lanes()]
     return [part for name, step in shown for part in (element("h3", name), step.lanes(end))]
-
-
-def advised(sentence: str) -> Step:
-    """A sentence of advice; the time that it begins with stands out."""
-    worth, colon, words = sentence.partition(": ")
-    told = (colon and worth.endswith(("of the step)", _BESIDE))) or worth.startswith("saves ")
-    return Step(words, worth=worth) if told else Step(sentence)
