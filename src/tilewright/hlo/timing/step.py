@@ -7,22 +7,21 @@ and lanes over time.
 from __future__ import annotations
 
 import math
-import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from itertools import groupby
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 from msgspec import to_builtins
 
 from tilewright.hlo.program import joined, title
-from tilewright.render.drawing import Bar, Curve, LanePlane, LogPlane, bar_chart, line_chart
+from tilewright.render.drawing import Bar, LanePlane, LogPlane, bar_chart
 from tilewright.render.formats import bytes_text, count_text, percent_text, place_text, seconds_text
 from tilewright.render.markup import Html, element
 from tilewright.render.page import Card, Page, advised, cards, note, steps
-from tilewright.render.tables import Field, Heading, Table, cells, explorer, table
+from tilewright.render.tables import Field, Table, cells, explorer
 from tilewright.targets import SeenError
 from tilewright.trace import Args, Event, Slice, Track
 from tilewright.version import __version__
@@ -48,7 +47,6 @@ _SMALL = 0.03
 """Share of the step from which a line is worth a word."""
 _CALL = 0.3
 """And the call beside it."""
-_SWEPT = re.compile(r"(\w+) ([\d.]+), (.+)")
 _MOST_LANES = 4
 """Steps whose lanes are drawn below each other."""
 _LANES = {"matrix": "matrix unit", "vector": "vector unit", "copy": "copies", "dma": "DMA", "link": "links"}
@@ -393,27 +391,21 @@ class StepTime:
         rows = sorted((row for row in self.alike() if row.seconds or not row.beside), key=lambda row: -row.seconds)
         return Table(chosen, cells(chosen, rows[:count]))
 
-    @staticmethod
-    def comparison(steps: Sequence[NamedStep]) -> Table:
-        """Several steps beside each other, each against the first."""
-        first = steps[0][1].device_seconds or 1.0
-        shares: Sequence[Heading] = ("of the first", "ratio"), ("matrix", "percent"), ("HBM", "percent")
-        rows = []
-        for name, step in steps:
-            reached = step.device_seconds / first, step.matrix_utilisation, step.hbm_utilisation
-            rows.append((name, step.device_seconds, *reached, next(iter(step.by_bound()), ""), step.priced))
-        return Table((("step", "code"), ("time", "seconds"), *shares, "most of it", ("priced", "percent")), rows)
+    def to_html(
+        self, beside: Sequence[tuple[str, StepTime]] = (), changes: Sequence[str] = (), compared: Sequence[Html] = ()
+    ) -> str:
+        """One page: this step in full, what would take less, and steps ``beside`` it by name, itself the first.
 
-    def to_html(self, beside: Sequence[NamedStep] = (), changes: Sequence[str] = ()) -> str:
-        """One page: this step in full, what would take less, and several steps ``beside`` it, itself the first."""
+        ``compared``: what holds these against each other.
+        """
         kind = "predicted fusions and layouts" if self.predicted else "the dump's own schedule"
         facts = [("target", self.target), ("kind", f"modelled, {kind}"), ("made", date.today().isoformat())]
         head = f"{seconds_text(self.device_seconds)} a step on {self.target}"
         page = Page(f"Time of {self.program}", head, facts=facts, wide=True)
         page.section("advice", "What to do first", steps(map(advised, (*changes, *self.waits()))))
         page.section("summary", "What a step takes", cards(self._figures()), *(note(text) for text in self.notes))
-        if len(beside) > 1:
-            page.section("compare", "Beside each other", *_compared(beside))
+        if compared:
+            page.section("compare", "Beside each other", *compared)
         waits = {**self.by_bound(), "the call, beside it": self.call_seconds}
         bars = [Bar(name, (seconds,)) for name, seconds in waits.items() if seconds]
         page.section("bounds", "What it waits for", bar_chart(bars, title="time by what bounds it", kind="seconds"))
@@ -516,31 +508,7 @@ def exchanges_text(exchange: float, exposed: float, step: float) -> str:
     return f"exchanges between chips take {seconds_text(exchange)}, {hidden}"
 
 
-NamedStep: TypeAlias = tuple[str, StepTime]
-"""A step and what it is called where several are compared."""
-
-
-def _compared(steps: Sequence[NamedStep]) -> list[Html]:
-    """A table of all steps; of a sweep also the curves over its values."""
-    compared = StepTime.comparison(steps)
-    parts = [table(compared.columns, compared.rows)]
-    curves: dict[str, list[tuple[float, float]]] = {}
-    word = ""
-    for name, step in steps:
-        if match := _SWEPT.fullmatch(name):
-            word = match[1]
-            curves.setdefault(match[3], []).append((float(match[2]), step.device_seconds))
-    if any(len({x for x, _ in points}) > 1 for points in curves.values()):
-        for title, each in ((f"time of a step over {word}", False), (f"time of a step for each {word}", True)):
-            lines = [
-                Curve(label, [x for x, _ in points], [y / x if each and x else y for x, y in points])
-                for label, points in ((label, sorted(points)) for label, points in curves.items())
-            ]
-            parts.append(line_chart(lines, title=title, x_label=word, kind="seconds"))
-    return parts
-
-
-def lanes(steps: Sequence[NamedStep]) -> list[Html]:
+def lanes(steps: Sequence[tuple[str, StepTime]]) -> list[Html]:
     """The lanes of the first steps at one scale, each under its name where there are several."""
     shown = steps[:_MOST_LANES]
     end = max(step.seconds for _, step in shown)
