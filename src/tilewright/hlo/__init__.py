@@ -45,6 +45,6 @@ if TYPE_CHECKING:
     from tilewright.hlo.slices import partition
     from tilewright.hlo.timing.estimate import estimate
     from tilewright.hlo.timing.step import StepTime, TimeRow
-    from tilewright.targets.scaling import what_if
+    from tilewright.targets import what_if
 
 __all__, __getattr__, __dir__ = public_names(__name__, __file__)

@@ -14,7 +14,7 @@ from typing import Any
 from tilewright.errors import UsageError
 from tilewright.targets.chips import Target, TimeConstants, target
 
-NEAREST = {"tpu-v5e": "tpu-v6e", "tpu-v5p": "tpu-v4", "tpu-7x": "tpu-v6e", "tpu-8t": "tpu-v6e", "tpu-8i": "tpu-v6e"}
+_NEAREST = {"tpu-v5e": "tpu-v6e", "tpu-v5p": "tpu-v4", "tpu-7x": "tpu-v6e", "tpu-8t": "tpu-v6e", "tpu-8i": "tpu-v6e"}
 """Chips without measurements, and the measured one most like each: one core, or two that share memory, as a device."""
 _KEPT_NEAR = ("resident_mb", "between_calls_mb", "near_result_mb")
 """The largest arguments and results that are kept near the core: no larger than the memory there."""
@@ -35,11 +35,11 @@ _SCALED = {
 _Tables = Mapping[str, dict[str, float]]
 
 
-def time_of(machine: Target) -> Mapping[str, TimeConstants]:
-    """Mechanism -> constants: the chip's own, over those of the chip that it is like where it has hardly any."""
-    own, nearest = machine.time, NEAREST.get(machine.name)
+def time_of(machine: Target) -> tuple[Mapping[str, TimeConstants], Target | None]:
+    """Mechanism -> constants: the chip's own; where it has hardly any, over those of the one it is like, given too."""
+    own, nearest = machine.time, _NEAREST.get(machine.name)
     if nearest is None or len(own) > 1:
-        return own
+        return own, None
     measured = target(nearest)
     theirs, ours = measured.memory("hbm"), machine.memory("hbm")
     bandwidth = ours.bytes_per_second / theirs.bytes_per_second if ours and theirs else 1.0
@@ -54,7 +54,7 @@ def time_of(machine: Target) -> Mapping[str, TimeConstants]:
         values |= {name: min(values[name], machine.near_bytes / 1e6) for name in values.keys() & {*_KEPT_NEAR}}
         values |= machine.matrix.figures(values["ghz"]) if "ghz" in values and machine.matrix else {}
     scaled = {name: TimeConstants(values, seen=measured.time[name].seen) for name, values in tables.items()}
-    return MappingProxyType({**scaled, **own})
+    return MappingProxyType({**scaled, **own}), measured
 
 
 def what_if(machine: Target, changes: Mapping[str, float], fitted_on: str = "") -> Target:
@@ -68,7 +68,7 @@ def what_if(machine: Target, changes: Mapping[str, float], fitted_on: str = "") 
     >>> what_if(target("tpu-v6e"), {"hbm_bandwidth": 2e12}).memory("hbm").bytes_per_second
     2000000000000
     """
-    known = time_of(machine)
+    known, _ = time_of(machine)
     tables = {name: dict(constants.values) for name, constants in known.items()}
     matrix, links, hbm = machine.matrix, machine.links, machine.memory("hbm")
     for key, value in changes.items():

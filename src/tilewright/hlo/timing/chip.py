@@ -11,8 +11,7 @@ from tilewright.errors import UnsupportedError
 from tilewright.hlo.program import Operation
 from tilewright.hlo.semantics.tiles import MEGA
 from tilewright.hlo.timing.links import Torus
-from tilewright.targets import SeenError, Target, TimeConstants, target
-from tilewright.targets.scaling import NEAREST, time_of
+from tilewright.targets import SeenError, Target, TimeConstants, time_of
 
 _LINE_MB = 512 / MEGA
 """Megabytes that HBM gives at a time: what a single element that is gathered costs of it (seen on 7x)."""
@@ -142,24 +141,24 @@ def chip_of(machine: Target) -> Chip:
 
     Raises :class:`UnsupportedError` for a target that has none and is like no chip that has.
     """
-    own, nearest = machine.time, NEAREST.get(machine.name)
-    fitted = any(constants.fitted_on for constants in own.values())
-    if own and (nearest is None or len(own) > 1):
-        note = f"constants of {machine.name} fitted on measurements of single operations"
-        note = note if fitted else f"{machine.name} with figures of your own: not calibrated"
-        if "kernel" in own and own["kernel"].fitted_on.startswith("your "):
-            note = f"constants of {machine.name} refitted on {own['kernel'].fitted_on}"
-        return Chip(machine, own, note)
-    if nearest is None or machine.memory("hbm") is None:
+    known, measured = time_of(machine)
+    if not known or (measured is not None and machine.memory("hbm") is None):
         raise UnsupportedError(
             f"target {machine.name} has no time constants: no time was measured on such a chip, so none is modelled",
             how="name a tpu target, such as tpu-v6e; tilewright report counts this target's bytes",
         )
-    whose = f"constants of {nearest}, scaled by published peaks; not calibrated"
+    fitted = any(constants.fitted_on for constants in machine.time.values())
+    if measured is None:
+        note = f"constants of {machine.name} fitted on measurements of single operations"
+        note = note if fitted else f"{machine.name} with figures of your own: not calibrated"
+        if "kernel" in known and known["kernel"].fitted_on.startswith("your "):
+            note = f"constants of {machine.name} refitted on {known['kernel'].fitted_on}"
+        return Chip(machine, known, note)
+    whose = f"constants of {measured.name}, scaled by published peaks; not calibrated"
     note = f"{machine.caveat or f'{machine.name} was not fitted'}{'; ' if machine.caveat else ': '}{whose}"
     if fitted:
         note = f"constants of kernels fitted on whole functions measured on {machine.name}; "
-        note += f"of operations alone in a program {nearest}'s, scaled by published peaks"
+        note += f"of operations alone in a program {measured.name}'s, scaled by published peaks"
     if machine.devices_per_chip > 1:
         note += f"; a device is one of the chip's {machine.devices_per_chip}"
-    return Chip(machine, time_of(machine), note, target(nearest).errors)
+    return Chip(machine, known, note, measured.errors)
