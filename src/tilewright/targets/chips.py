@@ -119,6 +119,12 @@ class MatrixUnits:
     int4_ops_per_second: Count = 0
 
     @property
+    def peaks(self) -> dict[str, float]:
+        """Operations a second by type; of one whose peak is not stated those of the fastest."""
+        stated = {"bf16": self.bf16_ops_per_second, "int8": self.int8_ops_per_second, "fp8": self.fp8_ops_per_second}
+        return {kind: float(peak or max(stated.values())) for kind, peak in stated.items()}
+
+    @property
     def clock(self) -> float:
         """Operations a second of one multiplier."""
         return self.bf16_ops_per_second / (self.units * self.rows * self.columns)
@@ -245,6 +251,18 @@ class SeenError:
     least_us: float  # microseconds of one run of their longest kernels; of functions of many kinds (``mixed``) of all
     most_us: float
 
+    def covers(self, us: float) -> bool:
+        """Whether what takes so long is like what was timed."""
+        return self.least_us <= us <= self.most_us
+
+    def said(self, of: str) -> str:
+        """What it was seen on, in words."""
+        return f"{self.functions} functions that were not fitted, {of}"
+
+
+FEW = 6
+"""Functions whose mean error says nothing of their kind, where there are fewer."""
+
 
 @dataclass(frozen=True)
 class TimeConstants:
@@ -329,6 +347,25 @@ class Target:
     def near_bytes(self) -> int:
         """The largest memory near the core that keeps arguments: vector memory, on v4 what two cores have in common."""
         return max((memory.bytes for memory in self.memories if memory.name in ("vmem", "cmem")), default=0)
+
+    def seen_error(self, kind: str, bound: str, us: float) -> tuple[SeenError | None, str]:
+        """The error that was seen of a kind of kernels, and on what: of its bound, else of all bounds.
+
+        Where fewer than ``FEW`` functions are mostly of the kind it is that of all kinds, or theirs where that is
+        larger. Of kernels that take longer or shorter than those that were timed nothing is said.
+        """
+        if kind not in self.errors:
+            return None, "not measured"
+        mostly, few = f"mostly {kind}", self.errors[kind].functions < FEW
+        for name, words in ((f"{kind} {bound}", f"{mostly} bound by {bound}"), (kind, f"{mostly}, whatever bounds it")):
+            known = self.errors.get(name)
+            if known is None or not known.covers(us):
+                continue
+            whole = self.errors.get("pallas" if kind.startswith("pallas") else "all", known)
+            if few and whole.error >= known.error:
+                known, words = whole, f"few of them {mostly}"
+            return known, known.said(words)
+        return None, "not measured in this range"
 
     @property
     def whole(self) -> Target:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -11,14 +11,10 @@ from tilewright.errors import UnsupportedError
 from tilewright.hlo.program import Operation
 from tilewright.hlo.semantics.tiles import MEGA
 from tilewright.hlo.timing.links import Torus
-from tilewright.targets import SeenError, Target, TimeConstants, time_of
+from tilewright.targets import Target, TimeConstants, time_of
 
 _LINE_MB = 512 / MEGA
 """Megabytes that HBM gives at a time: what a single element that is gathered costs of it (seen on 7x)."""
-
-
-FEW = 6
-"""Functions whose mean error says nothing of their kind, where there are fewer."""
 
 
 class Claim(NamedTuple):
@@ -32,13 +28,13 @@ class Claim(NamedTuple):
 @dataclass(frozen=True)
 class Chip:
     """Constants by mechanism for one device of a chip (``machine``); ``note``: where they are from, in a sentence;
-    ``elsewhere``: the errors of the chip that they were scaled from.
+    ``measured``: the chip that they were scaled from, if they were.
     """
 
     machine: Target
     mechanisms: Mapping[str, TimeConstants]
     note: str
-    elsewhere: Mapping[str, SeenError] = field(default_factory=dict)
+    measured: Target | None = None
 
     def __getitem__(self, mechanism: str) -> TimeConstants:
         """The constants of one mechanism."""
@@ -63,11 +59,7 @@ class Chip:
     @cached_property
     def matrix_peaks(self) -> Mapping[str, float]:
         """By type (``matrix_type``); of one whose peak is not stated that of the fastest: no time is below that."""
-        units = self.machine.matrix
-        if units is None:
-            return {}
-        stated = {"bf16": units.bf16_ops_per_second, "int8": units.int8_ops_per_second, "fp8": units.fp8_ops_per_second}
-        return {kind: float(peak or max(stated.values())) for kind, peak in stated.items()}
+        return self.machine.matrix.peaks if self.machine.matrix is not None else {}
 
     @cached_property
     def torus(self) -> Torus | None:
@@ -76,9 +68,10 @@ class Chip:
 
     def claim(self, kind: str, bound: str, us: float) -> Claim:
         """What is known of a kernel of this kind (``product bf16``) and bound, one run of which takes ``us``."""
-        known, of = seen_error(self.machine.errors, kind, bound, us)
+        known, of = self.machine.seen_error(kind, bound, us)
         if known is None:
-            return Claim("another chip" if seen_error(self.elsewhere, kind, bound, us)[0] else "nowhere", of=of)
+            there = self.measured is not None and self.measured.seen_error(kind, bound, us)[0] is not None
+            return Claim("another chip" if there else "nowhere", of=of)
         if self.kernel.fitted_on.startswith("your "):
             return Claim("this chip", of=f"not known: refitted on {self.kernel.fitted_on}")
         return Claim("this chip", known.error, of)
@@ -115,27 +108,6 @@ class Chip:
         return self.sparse_us(rows, taken / max(1, rows), beside), taken + beside
 
 
-def seen_error(errors: Mapping[str, SeenError], kind: str, bound: str, us: float) -> tuple[SeenError | None, str]:
-    """The error that was seen of a kind of kernels, and on what: of its bound, else of all bounds.
-
-    Where fewer than ``FEW`` functions are mostly of the kind it is that of all kinds, or theirs where that is larger.
-    Of kernels that take longer or shorter than those that were timed nothing is said.
-    """
-    if kind not in errors:
-        return None, "not measured"
-    mostly, few = f"mostly {kind}", errors[kind].functions < FEW
-    ways = {f"{kind} {bound}": f"{mostly} bound by {bound}", kind: f"{mostly}, whatever bounds it"}
-    for name, words in ways.items():
-        known = errors.get(name)
-        if known is None or not known.least_us <= us <= known.most_us:
-            continue
-        whole = errors.get("pallas" if kind.startswith("pallas") else "all", known)
-        if few and whole.error >= known.error:
-            known, words = whole, f"few of them {mostly}"
-        return known, f"{known.functions} functions that were not fitted, {words}"
-    return None, "not measured in this range"
-
-
 def chip_of(machine: Target) -> Chip:
     """The time constants of a target.
 
@@ -161,4 +133,4 @@ def chip_of(machine: Target) -> Chip:
         note += f"of operations alone in a program {measured.name}'s, scaled by published peaks"
     if machine.devices_per_chip > 1:
         note += f"; a device is one of the chip's {machine.devices_per_chip}"
-    return Chip(machine, known, note, measured.errors)
+    return Chip(machine, known, note, measured)

@@ -238,8 +238,8 @@ class StepTime:
         if self.coverage["this chip"] < MOSTLY:
             return 0.0, "not measured for a third of its time and more"
         for known in self.mixed:
-            if known.least_us <= 1e6 * self.device_seconds <= known.most_us:
-                return known.error, f"{known.functions} functions that were not fitted, of many kinds of kernels"
+            if known.covers(1e6 * self.device_seconds):
+                return known.error, known.said("of many kinds of kernels")
         return 0.0, "not measured for steps of many kinds of this length"
 
     def by_bound(self) -> dict[str, float]:
