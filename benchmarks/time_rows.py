@@ -32,10 +32,10 @@ import measured_times
 
 from tilewright.errors import TilewrightError
 from tilewright.hlo import StepTime, TimeRow, estimate, load, suggest
-from tilewright.hlo.timing.chip import FEW
 from tilewright.hlo.timing.step import MOSTLY
 from tilewright.render.drawing import Drawing
 from tilewright.targets import SeenError, target
+from tilewright.targets.chips import FEW
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "data" / "time_rows.csv"

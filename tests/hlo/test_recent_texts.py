@@ -10,9 +10,9 @@ from tilewright.hlo import load, report
 from tilewright.hlo.program import aliases
 from tilewright.hlo.semantics.collectives import groups_of
 from tilewright.hlo.semantics.dims import devices_of
-from tilewright.hlo.timing.chip import what_if
 from tilewright.hlo.timing.estimate import estimate
 from tilewright.targets import target
+from tilewright.targets.scaling import what_if
 
 ELEMENTS = """\
 HloModule m, is_scheduled=true

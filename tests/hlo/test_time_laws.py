@@ -21,9 +21,10 @@ from tilewright.errors import TilewrightError, UsageError
 from tilewright.hlo import estimate, load
 from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.semantics.tiles import Tiles
-from tilewright.hlo.timing.chip import chip_of, what_if
+from tilewright.hlo.timing.chip import chip_of
 from tilewright.targets import target
 from tilewright.targets.chips import parse_target
+from tilewright.targets.scaling import what_if
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import measured_times

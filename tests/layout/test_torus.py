@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tilewright.errors import UsageError
 from tilewright.hlo import load
 from tilewright.hlo.program import Operation
+from tilewright.hlo.semantics.collectives import slice_of
 from tilewright.hlo.semantics.tiles import Tiles
 from tilewright.hlo.timing.chip import chip_of
 from tilewright.hlo.timing.links import Torus
@@ -54,7 +55,7 @@ SLICES: dict[str, tuple[str, list[tuple[int, ...]]]] = {
 def test_devices_stand_where_jax_puts_them(name, torus):
     utils = pytest.importorskip("jax.experimental.mesh_utils")
     cores = target(name).devices_per_chip
-    orders: Any = dict(chip_of(target(name)).torus.orders)
+    orders: Any = target(name).links.small_orders
     have = devices(SLICES[name][0], torus, cores)
     for mesh in meshes(prod(torus) * cores):
         theirs = utils.create_device_mesh(mesh, have, allow_split_physical_axes=True)
@@ -68,11 +69,11 @@ def test_squarest_slices_and_meshes_that_do_not_fit():
         device_places((4, 4), (2, 4))
 
 
-def slice_of(name: str, count: int, mesh: str, topology: str = ""):
+def slice_for(name: str, count: int, mesh: str, topology: str = ""):
     program = load("HloModule m\nENTRY e { ROOT p = f32[4] parameter(0) }")
     said = {"num_partitions": str(count), "mesh": mesh, "topology": topology}
     object.__setattr__(program, "attributes", said)
-    return chip_of(target(name)).torus.slice_of(program)
+    return slice_of(program, target(name))
 
 
 def along(mesh: tuple[int, ...], axis: int) -> tuple[tuple[int, ...], ...]:
@@ -93,12 +94,12 @@ LYING = [
 
 @pytest.mark.parametrize(("name", "mesh", "axis", "extents"), LYING)
 def test_groups_along_an_axis_lie_along_dims_of_the_torus(name, mesh, axis, extents):
-    on = slice_of(name, prod(mesh), ",".join(map(str, mesh)))
+    on = slice_for(name, prod(mesh), ",".join(map(str, mesh)))
     assert on.extents(along(mesh, axis)) == extents
 
 
 def test_links_between_chips_the_short_way_round():
-    on = slice_of("tpu-v5e", 128, "8,16")
+    on = slice_for("tpu-v5e", 128, "8,16")
     assert (on.torus, on.rings) == ((8, 16), (False, True))
     assert len(on.way((0, 0, 1), (0, 7, 15))) == 7 + 2
     assert on.way((0, 0, 15), (0, 0, 0)) == [((0, 0, 15), 2, 1)]
@@ -106,9 +107,9 @@ def test_links_between_chips_the_short_way_round():
 
 
 def test_more_chips_than_a_slice_has_are_several():
-    assert {chip[0] for chip in slice_of("tpu-v5e", 512, "2,16,16").chips} == {0, 1}
-    assert {chip[0] for chip in slice_of("tpu-v5e", 32, "4,8", "2*4x4").chips} == {0, 1}
-    assert {chip[0] for chip in slice_of("tpu-v5p", 512, "2,16,16").chips} == {0}
+    assert {chip[0] for chip in slice_for("tpu-v5e", 512, "2,16,16").chips} == {0, 1}
+    assert {chip[0] for chip in slice_for("tpu-v5e", 32, "4,8", "2*4x4").chips} == {0, 1}
+    assert {chip[0] for chip in slice_for("tpu-v5p", 512, "2,16,16").chips} == {0}
 
 
 @pytest.mark.parametrize(
@@ -120,7 +121,7 @@ def test_links_carry_what_the_time_is_of(name, mesh, axis, extents):
 
     By day on at most 256 chips.
     """
-    on, groups = slice_of(name, prod(mesh), ",".join(map(str, mesh))), along(mesh, axis)
+    on, groups = slice_for(name, prod(mesh), ",".join(map(str, mesh))), along(mesh, axis)
     links = chip_of(target(name)).torus
     one, n = Tiles.of(parse("f32[1024,1024]{1,0:T(8,128)}")), mesh[axis]
     for kind in ("all-gather", "reduce-scatter", "all-reduce", "all-to-all"):

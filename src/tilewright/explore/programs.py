@@ -36,7 +36,6 @@ _LEFT_OUT = frozenset({"parameter", "constant", "iota", "partition-id", "replica
 _CONTAINERS = frozenset({"while", "conditional", "call", "case", "if", "fusion", "async-start"})
 
 _LOCATION = re.compile(r' loc\((?:"[^"\n]*"|[^()"\n]|\([^()\n]*\))*\)')
-_CALL = "tpu_custom_call"
 _SMALLEST = "func.func @main(%x: tensor<1xf32>) -> tensor<1xf32> {\n  return %x : tensor<1xf32>\n}"
 
 Key = tuple[str, str]
@@ -95,7 +94,7 @@ class _Loaded:
 
     def kernel_number(self, name: str) -> int | None:
         """Which of the kernels an operation is."""
-        calls = [op.name for _, op in self.given.operations() if _CALL in op.attributes.get("custom_call_target", "")]
+        calls = [op.name for _, op in self.given.operations() if op.is_pallas]
         return calls.index(name) if name in calls else None
 
     @cached_property

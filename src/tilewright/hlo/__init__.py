@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from tilewright.hlo.semantics.collectives import Collective, collectives
     from tilewright.hlo.semantics.predicting import in_normal_form
     from tilewright.hlo.slices import partition
-    from tilewright.hlo.timing.chip import what_if
     from tilewright.hlo.timing.estimate import estimate
     from tilewright.hlo.timing.step import StepTime, TimeRow
+    from tilewright.targets import what_if
 
 __all__, __getattr__, __dir__ = public_names(__name__, __file__)

@@ -119,8 +119,7 @@ def dims_of(shape: str) -> list[int]:
 
 def _marked(op: Operation) -> Operation:
     """A custom call that only tells the compiler something is its operand under another name."""
-    target = op.attributes.get("custom_call_target", "")
-    marks = plain_opcode(op.opcode) == "custom-call" and op.operands and any(mark in target for mark in MARKER_CALLS)
+    marks = op.operands and any(mark in op.target for mark in MARKER_CALLS)
     return replace(op, opcode="bitcast") if marks else op
 
 

@@ -14,6 +14,8 @@ from functools import cached_property, lru_cache
 from typing import Any, TypeVar
 
 _KERNEL = re.compile(r"([^/()]+)/pallas_call$")
+PALLAS = "tpu_custom_call"
+"""The target of a custom call that is a Pallas kernel."""
 _INTEGER = re.compile(r"-?\d+")
 _WINDOW_WORDS = (("stride", "1"), ("pad", "0"), ("lhs_dilate", "1"), ("rhs_dilate", "1"))
 """The words of a convolution's window, and what they say by default."""
@@ -172,6 +174,16 @@ class Operation:
         told = _KERNEL.search(self.op_name)
         name = self.attributes.get("kernel_name", "").strip('"') or (told[1] if told else "")
         return "" if self.name.startswith(name) else name
+
+    @property
+    def target(self) -> str:
+        """What a custom call calls; "" for all else."""
+        return self.attributes.get("custom_call_target", "").strip('"')
+
+    @property
+    def is_pallas(self) -> bool:
+        """Whether it is a Pallas kernel for a TPU."""
+        return PALLAS in self.target
 
     def integers(self, attribute: str) -> tuple[int, ...]:
         """The integers in an attribute's text, () if it is absent. What no dim can be comes back as 2**62.

@@ -15,12 +15,11 @@ from tilewright.hlo.program import Program
 from tilewright.hlo.proving.tpu import chip_topology, compiled_for_tpu
 from tilewright.hlo.reporting.buffers import lifetimes
 from tilewright.hlo.reporting.types import Suggestion
-from tilewright.hlo.semantics.collectives import Collective, collectives
+from tilewright.hlo.semantics.collectives import Collective, collectives, slice_of
 from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.semantics.partitioning import Replicated, by_shardy, partitioned
 from tilewright.hlo.semantics.runs import Runs, count_runs
 from tilewright.hlo.timing.estimate import estimate
-from tilewright.hlo.timing.links import Torus
 from tilewright.hlo.timing.step import StepTime, lanes
 from tilewright.layout import Mesh
 from tilewright.layout.meshes.text import DeviceGroups
@@ -103,8 +102,7 @@ class Partition:
     @cached_property
     def slice(self) -> Slice | None:
         """The chips, where the devices stand on them, and the links; None for one device."""
-        torus = Torus.of(self.target)
-        return torus.slice_of(self.program) if torus is not None else None
+        return slice_of(self.program, self.target)
 
     @cached_property
     def link_bytes(self) -> Counter[Link]:

@@ -33,7 +33,6 @@ from tilewright.render.formats import place_text, ratio_text
 from tilewright.render.markup import element
 from tilewright.render.page import code_block, details, note, paragraph
 
-_LONGEST_WORTH = 40
 _MOST_ROWS = 60
 _LARGEST = (Column("tensor", "code"), Column("bytes", "bytes"), Column("from step"), Column("to"), Column("where"))
 _MISFITS = (Column("what", "code"), Column("bytes", "bytes"), Column("room", "bytes"), Column("what becomes of it"))
@@ -50,12 +49,6 @@ def lead(
     yield _memory_note(memory)
     yield steps(todo)
     yield details("Commands that lead on", steps(commands), open_=True)
-
-
-def advised(text: str, longest: int = _LONGEST_WORTH) -> Step:
-    """A line of advice as a step: its beginning up to the colon, where it is short, is what that is worth."""
-    head, _, words = text.partition(": ")
-    return Step(words, worth=head) if words and len(head) <= longest else Step(text)
 
 
 def _memory_note(memory: Memory) -> Html:

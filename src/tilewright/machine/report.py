@@ -21,7 +21,7 @@ from tilewright.machine.stages import Judgement, LeftOut, MatrixRun, Movement, P
 from tilewright.render import Card, Column, Html, Page, Step, bytes_text, cards, count_text, seconds_text
 from tilewright.render.delivery import Line
 from tilewright.render.formats import finite
-from tilewright.render.page import Tone, paragraph, side_by_side
+from tilewright.render.page import Tone, advised, paragraph, side_by_side
 from tilewright.render.tables import Table, glance, glance_table
 from tilewright.trace import Recorder, perfetto_bytes
 
@@ -188,7 +188,7 @@ class ProgramReport(Report):
 
     def _sections(self) -> list[_Section]:
         studied, memory = self.studied, self.studied.memory
-        todo = [page.advised(each) for each in studied.advice[:_MOST_ADVICE]]
+        todo = [advised(each) for each in studied.advice[:_MOST_ADVICE]]
         found: list[_Section] = [
             ("findings", "What to do", page.lead(self.failures, studied.headline, memory, todo, self._commands())),
             ("summary", "Summary", [cards(self._figures())]),
@@ -400,7 +400,7 @@ class RunReport(Report):
         ]
         best = self.movement.report.suggestions[:_MOST_FINDINGS]
         changes = [Step(each.words, worth=each.saved, tone="good") for each in best]
-        slowest = [page.advised(line, len(line)) for line in self.movement.time.waits(_MOST_FINDINGS)]
+        slowest = [advised(line) for line in self.movement.time.waits(_MOST_FINDINGS)]
         return [*found[:_MOST_FINDINGS], *changes, *slowest]
 
     def _commands(self) -> list[Step]:

@@ -150,6 +150,20 @@ class Step:
     tone: Tone = "plain"
 
 
+_LONGEST_WORTH = 40
+
+
+def advised(text: str) -> Step:
+    """A line of advice as a step: what it begins with, where that is short and has a figure, is what it is worth.
+
+    >>> advised("12.3 us (45 % of the step): a.py:3 waits for HBM").worth
+    '12.3 us (45 % of the step)'
+    """
+    head, _, words = text.partition(": ")
+    worth = words and len(head) <= _LONGEST_WORTH and any(map(str.isdigit, head))
+    return Step(words, worth=head) if worth else Step(text)
+
+
 def steps(items: Iterable[Step]) -> Html:
     """What to do, numbered, most urgent first: the beginning of a page. Commands have a button that copies them.
 

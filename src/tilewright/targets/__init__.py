@@ -16,5 +16,6 @@ if TYPE_CHECKING:
         target,
         target_names,
     )
+    from tilewright.targets.scaling import time_of, what_if
 
 __all__, __getattr__, __dir__ = public_names(__name__, __file__)

@@ -119,10 +119,24 @@ class MatrixUnits:
     int4_ops_per_second: Count = 0
 
     @property
-    def rates(self) -> dict[str, float]:
-        """How many times as fast as in bf16 products pass in ``int8`` and ``fp8``; 1 where that is not stated."""
+    def peaks(self) -> dict[str, float]:
+        """Operations a second by type; of one whose peak is not stated those of the fastest."""
+        stated = {"bf16": self.bf16_ops_per_second, "int8": self.int8_ops_per_second, "fp8": self.fp8_ops_per_second}
+        return {kind: float(peak or max(stated.values())) for kind, peak in stated.items()}
+
+    @property
+    def clock(self) -> float:
+        """Operations a second of one multiplier."""
+        return self.bf16_ops_per_second / (self.units * self.rows * self.columns)
+
+    def figures(self, ghz: float) -> dict[str, float]:
+        """What times of products need of them at their clock: their side and number, rows a cycle, and how many times
+        as fast as in bf16 products pass in ``int8`` and ``fp8``; 1 where that is not stated.
+        """
+        rows = float(round(self.clock / (2e9 * ghz)))
         stated = {"int8_rate": self.int8_ops_per_second, "fp8_rate": self.fp8_ops_per_second}
-        return {name: max(1.0, peak / max(1, self.bf16_ops_per_second)) for name, peak in stated.items()}
+        rates = {name: max(1.0, peak / max(1, self.bf16_ops_per_second)) for name, peak in stated.items()}
+        return {"side": float(self.rows), "units": float(self.units), "rows_per_cycle": rows, **rates}
 
 
 @dataclass(frozen=True)
@@ -200,6 +214,12 @@ class Links:
         """Dims of the torus."""
         return int(self.topology[:1]) if self.topology[:1].isdigit() else 1
 
+    @property
+    def small_orders(self) -> dict[str, tuple[int, ...]]:
+        """Of ``orders``: a small slice, as ``2x2`` -> its devices as JAX has them."""
+        orders = (order.partition(":")[::2] for order in self.orders.split(";") if order)
+        return {chips.strip(): tuple(map(int, order.split())) for chips, order in orders}
+
 
 @dataclass(frozen=True)
 class Seen:
@@ -230,6 +250,18 @@ class SeenError:
     functions: Count
     least_us: float  # microseconds of one run of their longest kernels; of functions of many kinds (``mixed``) of all
     most_us: float
+
+    def covers(self, us: float) -> bool:
+        """Whether what takes so long is like what was timed."""
+        return self.least_us <= us <= self.most_us
+
+    def said(self, of: str) -> str:
+        """What it was seen on, in words."""
+        return f"{self.functions} functions that were not fitted, {of}"
+
+
+FEW = 6
+"""Functions whose mean error says nothing of their kind, where there are fewer."""
 
 
 @dataclass(frozen=True)
@@ -312,6 +344,30 @@ class Target:
     def memory(self, name: str) -> Memory | None:
         """The memory called ``name``, or None."""
         return next((m for m in self.memories if m.name == name), None)
+
+    @property
+    def near_bytes(self) -> int:
+        """The largest memory near the core that keeps arguments: vector memory, on v4 what two cores have in common."""
+        return max((memory.bytes for memory in self.memories if memory.name in ("vmem", "cmem")), default=0)
+
+    def seen_error(self, kind: str, bound: str, us: float) -> tuple[SeenError | None, str]:
+        """The error that was seen of a kind of kernels, and on what: of its bound, else of all bounds.
+
+        Where fewer than ``FEW`` functions are mostly of the kind it is that of all kinds, or theirs where that is
+        larger. Of kernels that take longer or shorter than those that were timed nothing is said.
+        """
+        if kind not in self.errors:
+            return None, "not measured"
+        mostly, few = f"mostly {kind}", self.errors[kind].functions < FEW
+        for name, words in ((f"{kind} {bound}", f"{mostly} bound by {bound}"), (kind, f"{mostly}, whatever bounds it")):
+            known = self.errors.get(name)
+            if known is None or not known.covers(us):
+                continue
+            whole = self.errors.get("pallas" if kind.startswith("pallas") else "all", known)
+            if few and whole.error >= known.error:
+                known, words = whole, f"few of them {mostly}"
+            return known, known.said(words)
+        return None, "not measured in this range"
 
     @property
     def whole(self) -> Target:
@@ -423,9 +479,8 @@ def _by_clock(
         end = next((end for end in units if key.endswith(end)), "")
         unit, factor = units.get(end, ("", 1.0))
         made[key.removesuffix(end) + unit] = value * factor, source
-    rows = matrix.bf16_ops_per_second / (2e9 * chip["ghz"] * matrix.units * matrix.rows * matrix.columns)
-    figures = {"side": matrix.rows, "units": matrix.units, "rows_per_cycle": round(rows), **matrix.rates}
-    return made | {key: (float(value), "not fitted: published, as in [matrix]") for key, value in figures.items()}
+    figures = matrix.figures(chip["ghz"]).items()
+    return made | {key: (value, "not fitted: published, as in [matrix]") for key, value in figures}
 
 
 @cache

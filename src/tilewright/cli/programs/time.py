@@ -12,6 +12,7 @@ from __future__ import annotations
 import csv
 import re
 from bisect import bisect
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import exp, log
@@ -28,8 +29,9 @@ from tilewright.cli.programs.report import make_report, terminal_width
 from tilewright.cli.streams import progress, read_text
 from tilewright.errors import UsageError
 from tilewright.reading import parse
-from tilewright.render import bytes_text, percent_text
+from tilewright.render import Html, bytes_text, percent_text, table
 from tilewright.render.delivery import Answer, Form, Line, Output, deliver, remark
+from tilewright.render.drawing import Curve, line_chart
 from tilewright.render.tables import Heading, Table
 
 
@@ -65,7 +67,7 @@ def time(
     if calibration is not None:
         chips, models = _kept(calibration, chips)
     changed = _changed(chips, changes or [])
-    named: list[tuple[str, hlo.StepTime]] = []
+    named, points = list[tuple[str, hlo.StepTime]](), defaultdict[str, list[tuple[str, float]]](list)
     moved: hlo.MovementReport | None = None
 
     if largest is not None:
@@ -76,7 +78,9 @@ def time(
             ready = hlo.compile_for_tpu(loaded, chip.name) if compiled and loaded.kind != "hlo" else loaded
             for what_if, machine in [("", chip), *changed.get(chip.name, [])]:
                 step = _with_residual(hlo.estimate(ready, machine, assumed), ready, models)
-                named.append((", ".join(filter(None, (label, chip.name, what_if))), step))
+                on = ", ".join(filter(None, (chip.name, what_if)))
+                named.append((", ".join(filter(None, (label, on))), step))
+                points[on].append((label, step.device_seconds))
                 moved = moved or make_report(ready, machine, program, assumed)
     assert moved is not None
     first, pays = named[0][1], moved
@@ -88,13 +92,40 @@ def time(
         head: list[Line] = [*first.lines(), "", *pays.change_lines(width=terminal_width()), ""]
         yield from (*head, first.slowest_table(top))
         if len(named) > 1:
-            yield from ("", first.comparison(named))
+            yield from ("", _beside(named))
 
-    forms: dict[str, Form] = {
-        ".html": lambda: first.to_html(named, [f"saves {each.saved}: {each.words}" for each in pays.suggestions[:3]]),
-        ".pftrace": lambda: trace.perfetto_bytes(first.events()),
-    }
+    def page() -> str:
+        saves, both = [f"saves {each.saved}: {each.words}" for each in pays.suggestions[:3]], _beside(named)
+        compared = [table(both.columns, both.rows), *_curves(points)] if len(named) > 1 else []
+        return first.to_html(named, saves, compared)
+
+    forms: dict[str, Form] = {".html": page, ".pftrace": lambda: trace.perfetto_bytes(first.events())}
     deliver(Answer(lambda: plain, lines), to, forms, notes=first.notes)
+
+
+def _beside(steps: Sequence[tuple[str, hlo.StepTime]]) -> Table:
+    """Several steps beside each other, each against the first."""
+    first = steps[0][1].device_seconds or 1.0
+    shares: Sequence[Heading] = ("of the first", "ratio"), ("matrix", "percent"), ("HBM", "percent")
+    rows = []
+    for name, step in steps:
+        reached = step.device_seconds / first, step.matrix_utilisation, step.hbm_utilisation
+        rows.append((name, step.device_seconds, *reached, next(iter(step.by_bound()), ""), step.priced))
+    return Table((("step", "code"), ("time", "seconds"), *shares, "most of it", ("priced", "percent")), rows)
+
+
+def _curves(points: Mapping[str, Sequence[tuple[str, float]]]) -> Iterator[Html]:
+    """A step's seconds over a sweep's numbers, and for each of them; ``points``: by chip (``batch 8``, seconds)."""
+    word = next(label for some in points.values() for label, _ in some).partition(" ")[0]
+    curves = list[tuple[str, list[tuple[float, float]]]]()
+    for on, some in points.items():
+        numbers = [(label.partition(" ")[2], seconds) for label, seconds in some]
+        curves.append((on, sorted((float(x), seconds) for x, seconds in numbers if x.replace(".", "", 1).isdecimal())))
+    if all(len({x for x, _ in line}) < 2 for _, line in curves):
+        return
+    for title, each in ((f"time of a step over {word}", False), (f"time of a step for each {word}", True)):
+        lines = [Curve(on, [x for x, _ in line], [y / x if each and x else y for x, y in line]) for on, line in curves]
+        yield line_chart(lines, title=title, x_label=word, kind="seconds")
 
 
 def _changed(chips: Sequence[targets.Target], changes: Sequence[str]) -> dict[str, list[tuple[str, targets.Target]]]:

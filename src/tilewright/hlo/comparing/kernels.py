@@ -43,8 +43,7 @@ def origin(op: Operation) -> str:
 
 def is_silent(op: Operation) -> bool:
     """Whether it computes and moves nothing."""
-    target = op.attributes.get("custom_call_target", "") if op.opcode == "custom-call" else ""
-    return op.opcode in SILENT or any(name in target for name in MARKER_CALLS)
+    return op.opcode in SILENT or any(name in op.target for name in MARKER_CALLS)
 
 
 def dims_of(shape: str) -> str:

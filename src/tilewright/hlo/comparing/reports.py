@@ -17,6 +17,7 @@ from typing import Any, Literal, get_args
 from tilewright.hlo.comparing.steps import StepDiff
 from tilewright.hlo.reporting.lines import INDENT, folded, operation_text, runs_text
 from tilewright.hlo.reporting.types import MovementRow, ReportData
+from tilewright.hlo.timing.step import lanes
 from tilewright.render import Column, Field, Html, Page, Step, badge, bytes_text, steps, table
 from tilewright.render.compare import matched
 from tilewright.render.formats import place_text
@@ -139,10 +140,8 @@ class ReportDiff:
                             empty="no operation takes longer or less")  # fmt: skip
             notes = map(note, upgrade.summary()[1:])  # peaks and units that changed
             page.section("time", "What got slower, what faster", *notes, changes)
-            end = max(upgrade.before.seconds, upgrade.after.seconds)
-            lanes = (("before", upgrade.before), ("after", upgrade.after))
-            parts = (part for name, step in lanes for part in (element("h3", f"Lanes {name}"), step.lanes(end)))
-            page.section("lanes", "Lanes before and after", *parts)
+            both = ("Lanes before", upgrade.before), ("Lanes after", upgrade.after)
+            page.section("lanes", "Lanes before and after", *lanes(both))
         pairs = [(words, *self.totals[key]) for key, words in QUANTITIES.items()]
         totals = [(words, before, after, change_cell(before, after, "bytes")) for words, before, after in pairs]
         page.section("totals", "Totals", table(_TOTALS, totals))

@@ -25,7 +25,7 @@ from tilewright.hlo.graphs.mlir import read_functions, write_functions
 from tilewright.hlo.inlining import inlined
 from tilewright.hlo.ir import parse_module, print_module
 from tilewright.hlo.opcodes import DOTS, ELEMENTWISE, WRITES_IN_PLACE
-from tilewright.hlo.program import GIVEN_AWAY, Computation, Operation, Program
+from tilewright.hlo.program import GIVEN_AWAY, PALLAS, Computation, Operation, Program
 from tilewright.hlo.reading.mlir_reader import read_stablehlo
 from tilewright.hlo.reporting.buffers import lifetimes
 from tilewright.hlo.reporting.types import Suggestion
@@ -37,7 +37,6 @@ from tilewright.hlo.semantics.partitioning import of_one_device
 from tilewright.hlo.semantics.predicting import Origin, tag
 from tilewright.hlo.timing.chip import chip_of
 from tilewright.hlo.timing.estimate import estimate, estimate_placed
-from tilewright.hlo.timing.kernels import TARGET
 from tilewright.layout import TensorLayout
 from tilewright.render import bytes_text
 from tilewright.targets import Target
@@ -405,7 +404,7 @@ def _in_one_kernel(body: _Body, end: Operation, inside: set[str], own: set[str],
         seen |= new.keys()
         open_ += [body.by_name[name] for name in new]
     estimate = f'{{"custom_call_config":{{"cost_estimate":{{"flops":"{flops}","transcendentals":"{special}"}}}}}}'
-    said = {"custom_call_target": TARGET, "backend_config": estimate}
+    said = {"custom_call_target": PALLAS, "backend_config": estimate}
     made = replace(end, opcode="custom-call", attributes=said, calls=())
     return replace(made, operands=tuple(inputs), operand_shapes=tuple(inputs.values()))
 

@@ -19,12 +19,12 @@ from tilewright.hlo.allocation.kernel_errors import explain_kernel
 from tilewright.hlo.pallas.page import kernel_sections, kernels_page
 from tilewright.hlo.program import Operation, Program
 from tilewright.hlo.reading.kernel import Kernel, Window, block_bytes, moves_of
-from tilewright.hlo.reading.kernels import read_kernel
+from tilewright.hlo.reading.kernels import kernel_in
 from tilewright.hlo.reading.loading import load
 from tilewright.hlo.reading.python_source import from_jax, names_python, python_call, users_line
 from tilewright.hlo.timing.chip import chip_of
 from tilewright.hlo.timing.estimate import estimate
-from tilewright.hlo.timing.kernels import FROM_BODY, TARGET, Pipeline, configuration, pipeline, sizes_of
+from tilewright.hlo.timing.kernels import FROM_BODY, Pipeline, pipeline
 from tilewright.hlo.timing.step import StepTime
 from tilewright.layout import TensorLayout, TupleLayout, parse, predict
 from tilewright.render.formats import bytes_text, count_text, percent_text, place_text, seconds_text
@@ -141,8 +141,8 @@ class KernelCheck:
         units = Column("matrix", "seconds"), Column("vector", "seconds"), Column("HBM", "seconds")
         rows = []
         for step in sorted(self.pipeline.steps, key=lambda step: -step.us * step.moment.times)[:6]:
-            vector = max((us for unit, us in step.units.items() if unit != "matrix"), default=0.0)
-            parts = step.us, step.units.get("matrix", 0.0), vector, step.moved_us
+            matrix, vector, lanes = step.units.values()
+            parts = step.us, matrix, max(vector, lanes), step.moved_us
             rows.append((round(step.moment.times), *(us / 1e6 for us in parts), step.bound))
         yield Table((Column("steps", "count"), Column("each", "seconds"), *units, "bound"), rows)
         yield from (f"  - {text}" for text in self.notes)
@@ -288,11 +288,11 @@ def lowering_for(chip: Target) -> Any:
 
 
 def _calls(program: Program) -> Iterator[Operation]:
-    return (op for _, op in program.operations() if TARGET in op.attributes.get("custom_call_target", ""))
+    return (op for _, op in program.operations() if op.is_pallas)
 
 
 def _kernel_of(op: Operation) -> Kernel:
-    kernel = read_kernel(configuration(op), sizes_of(op))
+    kernel = kernel_in(op)
     kernel.line = place_text(str(op.source)) if op.source else ""
     return kernel
 
@@ -549,7 +549,7 @@ def advice(kernel: Kernel, whole: Pipeline | None, chip: Target) -> Iterator[str
         found.append((min(latency, whole.us - busy), words))
     if waits > 0.5:
         found.append((0.0, "it waits for HBM: blocks that are kept for more steps, or a narrower type"))
-    lanes = sum(step.units.get("lanes", 0.0) * n for step, n in zip(whole.steps, times))
+    lanes = sum(step.units["lanes"] * n for step, n in zip(whole.steps, times))
     if lanes > _SAID * whole.us:
         found.append((lanes, "fewer transposes, concatenations and gathers: they turn data across lanes"))
     matrix = whole.core_us()[0] * bounds.get("matrix", 0.0) / whole.us

@@ -11,13 +11,12 @@ import numpy as np
 
 from tilewright.hlo.reading.kernel import Kernel, Window
 from tilewright.hlo.timing.kernels import Pipeline
-from tilewright.hlo.timing.step import advised
 from tilewright.render import Bar, Card, Html, Page, bar_chart, bytes_text, cards, count_text, seconds_text, table
 from tilewright.render import steps as listed
 from tilewright.render.drawing import Drawing, LanePlane
 from tilewright.render.formats import place_text
 from tilewright.render.markup import element
-from tilewright.render.page import code_block, note, side_by_side
+from tilewright.render.page import advised, code_block, note, side_by_side
 from tilewright.render.tables import Column
 
 Check: TypeAlias = Any
@@ -93,8 +92,7 @@ def _first_steps(whole: Pipeline, first: Sequence[int], framed: int | None) -> H
     drawing, at = LanePlane("The first steps", _LANES, sum(step.us for step in shown) / 1e6), 0.0
     for number, step in enumerate(shown):
         what = "before the first" if step.moment.alone else f"step {number + 1 - len(opening)}"
-        vector = max((us for unit, us in step.units.items() if unit not in ("matrix", "lanes")), default=0.0)
-        busy = step.moved_us, step.units.get("matrix", 0.0), vector, step.units.get("lanes", 0.0)
+        busy = step.moved_us, *step.units.values()
         begin, long = drawing.x(at), step.us / 1e6
         drawing.line(begin, 0, begin, drawing.low, "grid")
         for k, us in enumerate(busy):

@@ -24,9 +24,9 @@ from tilewright.hlo.opcodes import CONTROL, TAKES_NO_TIME
 from tilewright.hlo.program import Operation, Program
 from tilewright.hlo.reading.hlo_reader import read_hlo
 from tilewright.hlo.reading.hlo_scan import array_shapes
+from tilewright.hlo.semantics.collectives import slice_of
 from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.semantics.partitioning import devices_in, slice_said
-from tilewright.hlo.timing.links import Torus
 from tilewright.layout.meshes.torus import Slice
 from tilewright.render import bytes_text
 from tilewright.targets import target as find_target
@@ -86,8 +86,7 @@ def estimate(program: Program, rate: float, temp_bytes: int = 0) -> TpuEstimate:
         runs = context.runs[name].count
         for op in program.by_name[name].operations:
             known = 0 if op.opcode in _TRANSFERS else _cycles(op)
-            target = op.attributes.get("custom_call_target", "").strip('"')
-            if known is None and (op.opcode in _NOTHING or target in _NAMES):
+            if known is None and (op.opcode in _NOTHING or op.target in _NAMES):
                 continue
             in_hbm = _bytes(context, op)[1]
             here = round(_touched(context, op) * rate) if known is None else known
@@ -200,8 +199,7 @@ def compiled_for_tpu(program: Program, chip: str = "v5e", timeout: float = 300.0
     if devices > 1:
         machine, said = find_target(f"tpu-{chip.removeprefix('tpu-')}"), slice_said(program.text, devices)
         said |= {key: program.attributes[key] for key in ("topology",) if key in program.attributes}
-        torus = Torus.of(machine)
-        on = torus.slice_of(replace(program, attributes={**program.attributes, **said})) if torus is not None else None
+        on = slice_of(replace(program, attributes={**program.attributes, **said}), machine)
         if on is None:
             raise UnsupportedError(f"{devices} devices are no slice of {machine.name}")
         topology = _of_slice(topology["topology"].partition(":")[0], on)

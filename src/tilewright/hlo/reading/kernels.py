@@ -22,6 +22,7 @@ import numpy as np
 
 from tilewright.errors import UnsupportedError
 from tilewright.hlo import jaxlib_child
+from tilewright.hlo.program import Operation
 from tilewright.hlo.reading import kernel as records
 from tilewright.hlo.reading import kernel_numbers as scalars
 from tilewright.hlo.reading.kernel import Array, Block, Kernel, Moment, Moves, Node, Part, Shaped, Window, block_bytes
@@ -31,7 +32,27 @@ _SECONDS = 5
 _LONGEST_BODY = 4 << 20
 """Bytes of bytecode that are read; the longest kernels in use have a tenth of a megabyte."""
 _LIMIT = re.compile(r'"scoped_memory_configs":\[\{"memory_space":"?1"?,"offset":"?0"?,"size":"?(\d+)')
+_SAID = re.compile(r'"(flops|transcendentals|bytes_accessed)":"?(\d{1,18})')
+_SIZES = re.compile(r"\w\[([\d,]*)\]")
+_ESTIMATE = re.compile(r'"cost_estimate":\{([^{}]*)\}')
 _BODY = re.compile(r'"body":"([A-Za-z0-9+/=]+)"')
+
+
+def config_of(op: Operation) -> str:
+    """What a custom call carries, without the spaces that StableHLO writes in it."""
+    return op.attributes.get("backend_config", "").replace('": ', '":')
+
+
+def said_of(op: Operation) -> dict[str, int]:
+    """Its author's estimate, as far as a custom call says it: ``flops``, ``transcendentals``, ``bytes_accessed``."""
+    match = _ESTIMATE.search(config_of(op))
+    return {name: int(number) for name, number in _SAID.findall(match[1])} if match else {}
+
+
+def kernel_in(op: Operation) -> Kernel:
+    """The kernel that a custom call carries, over its operands and results; raises as :func:`read_kernel`."""
+    arrays = [next(iter(_SIZES.findall(text)), "") for text in op.operand_shapes] + _SIZES.findall(op.shape)
+    return read_kernel(config_of(op), tuple(tuple(int(n) for n in text.split(",") if n) for text in arrays))
 
 
 @lru_cache(maxsize=64)

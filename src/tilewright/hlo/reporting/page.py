@@ -15,7 +15,6 @@ from tilewright.errors import TilewrightError
 from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.reporting import lines
 from tilewright.hlo.reporting.types import MovementRow, Peak, ReportData, Suggestion
-from tilewright.hlo.timing.step import advised
 from tilewright.layout import TensorLayout, parse
 from tilewright.render import (
     Card,
@@ -35,7 +34,7 @@ from tilewright.render import (
 )
 from tilewright.render.formats import counted, place_text, ratio_text
 from tilewright.render.markup import Scripted, element, escape, join
-from tilewright.render.page import carried, details, note
+from tilewright.render.page import advised, carried, details, note
 from tilewright.render.tables import cells, glance, glance_table
 
 # What the page needs to draw layouts itself: each one as the digits of its offset, each pair's matching.

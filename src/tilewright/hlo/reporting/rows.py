@@ -73,7 +73,7 @@ def _custom_call(
     context: Context, placed: Placed, operands: _Layouts, result: TensorLayout, fused: bool
 ) -> MovementRow | None:
     """Calls that are known to move, and any whose result has an operand's dims in another layout."""
-    target = placed.op.attributes.get("custom_call_target", "").strip('"')
+    target = placed.op.target
     if target in _FREE_CALLS:
         return _row(context, placed, operands, result, Traffic(True, 0, 0), f"{target}: joins in place", fused)
     same = [a for a in operands if (a.shape, a.dtype) == (result.shape, result.dtype)]

@@ -1,4 +1,4 @@
-"""The exchanges between chips that a program makes: who takes part in each, and what a chip sends.
+"""The exchanges between chips that a program makes: who takes part in each, where they stand, and what a chip sends.
 
 A group's devices are numbered as the program numbers them: partitions where ``use_global_device_ids`` says so, which is
 what the compiler prints. Texts of groups: lists ``{{0,1},{2,3}}``, iota ``[4,2]<=[2,4]T(1,0)``, axes of a mesh
@@ -9,11 +9,15 @@ what the compiler prints. Texts of groups: lists ``{{0,1},{2,3}}``, iota ``[4,2]
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import pairwise
+from math import prod
 
-from tilewright.errors import TilewrightError
+import numpy as np
+
+from tilewright.errors import TilewrightError, UsageError
 from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.opcodes import COLLECTIVES
 from tilewright.hlo.program import Computation, Operation, Program, Source
@@ -21,6 +25,9 @@ from tilewright.hlo.reading.hlo_scan import array_shapes
 from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.semantics.dims import devices_of
 from tilewright.layout import read_groups as read
+from tilewright.layout.meshes.mesh import read_topology
+from tilewright.layout.meshes.text import digits
+from tilewright.layout.meshes.torus import Slice, device_places, squarest
 from tilewright.targets import Target
 from tilewright.targets import target as find_target
 
@@ -203,3 +210,62 @@ def _filled(rows: Iterable[Iterable[int]]) -> Groups:
     """Rows as groups; short ones are filled up with -1."""
     groups = (tuple(number for number in row if number >= 0) for row in rows)
     return tuple(group for group in groups if group)
+
+
+# Where the devices stand.
+
+_MOST_PLACED = 1 << 16
+
+
+def slice_of(program: Program, machine: Target) -> Slice | None:
+    """Where the devices of a program stand; None where it is for one, does not say for how many, or no links are known.
+
+    A program names devices by their places in its mesh: they are taken to stand where JAX puts them
+    (``device_places``), on the squarest slice of their number unless the program's topology is known. A dump that names
+    no mesh has one of which all its groups run along axes. Raises UsageError for a topology that no such chips have.
+    """
+    links, cores, known = machine.links, machine.devices_per_chip, devices_of(program)
+    if links is None or not links.bytes_per_second:
+        return None
+    found = (op for _, op in program.operations() if plain_opcode(op.opcode).removesuffix("-start") in COLLECTIVES)
+    once = {tuple(op.attributes.get(key, "") for key in ("replica_groups", "source_target_pairs")): op for op in found}
+    tables = [groups for op in once.values() if (groups := groups_of(op, known))]
+    devices = max(known, 1 + max((max(group) for rows in tables for group in rows), default=0))
+    chips = devices // cores
+    if devices < 2 or devices % cores or devices > _MOST_PLACED:
+        return None
+    slices, torus = read_topology(program.attributes.get("topology") or "1")
+    if sum(size > 1 for size in torus) > links.dims:
+        torus_text, how = "x".join(map(str, torus)), f"give one such as {'4x' * (links.dims - 1)}8"
+        raise UsageError(f"{torus_text} is no slice of chips with links in {links.dims} dims", how=how)
+    if prod(torus) * slices != chips:
+        slices = -(-chips // links.largest) if links.largest else 1
+        slices = slices if chips % slices == 0 else 1
+        torus = squarest(chips // slices, links.dims)
+    said = [axis.rpartition("=")[::2] for axis in program.attributes.get("mesh", "").split(",") if axis]
+    mesh = tuple(int(size) for _, size in said) or mesh_along(tables, devices)
+    if prod(mesh) != devices or mesh[0] % slices:
+        mesh, said = (devices,), []
+    inside = (mesh[0] // slices, *mesh[1:])  # the first axis runs over the slices, as JAX's hybrid meshes have it
+    places = device_places(inside, torus, cores, links.small_orders)
+    numbers = np.repeat(np.arange(slices), len(places))[:, None]
+    rings = [bool(links.wrap) and size % links.wrap == 0 for size in torus]
+    rings = [ring and (links.dims < 3 or all(rings)) for ring in rings]
+    names = tuple(name for name, _ in said) or tuple(f"axis {k}" for k in range(len(mesh)))
+    return Slice(np.concatenate([numbers, np.tile(places, (slices, 1))], 1), torus, rings, mesh, names)
+
+
+def mesh_along(tables: Sequence[Groups], devices: int) -> tuple[int, ...]:
+    """The sizes of the axes of a mesh along which all these groups run.
+
+    >>> mesh_along([((0, 2), (1, 3), (4, 6), (5, 7))], 8)
+    (2, 2, 2)
+    """
+    bounds, kept = {1, devices}, [1]
+    for rows in (np.array(table) for table in tables if len({*map(len, table)}) == 1):
+        for size, stride in digits(rows - rows[:, :1], 1) or ():
+            bounds |= {stride, stride * size}
+    for bound in sorted(bounds):
+        if bound > kept[-1] and bound % kept[-1] == 0 == devices % bound:
+            kept.append(bound)
+    return tuple(b // a for a, b in reversed([*pairwise(kept)])) or (1,)

@@ -52,7 +52,6 @@ _NOT_ALONE = FREE | {"reshape", "transpose", "slice", "reverse", "concatenate", 
 _SHIFTS = frozenset({"pad", "concatenate", "reverse"})
 """Operations that take what lies in memory, and nothing that is computed in their kernel."""
 _LANES = 128
-_PALLAS = "tpu_custom_call"
 _POOLS = frozenset({"reduce-window", "select-and-scatter"})
 _ALIKE = ELEMENTWISE | _POOLS | {"pad", "slice", "concatenate", "reverse"}
 """Operations whose results lie as the images do that they are made of."""
@@ -629,7 +628,7 @@ class Fusions:
             summed = head.integers("lhs_contracting_dims") == (0,)  # over the rows, in whose order it may lie as it is
             copied = {op.operands.index(name) for name in head.operands[summed:2] if name in op.operands}
             return self._with_copies(op, copied if any(odd[:2]) else set(), back=odd[2])
-        if _PALLAS in op.attributes.get("custom_call_target", ""):  # it takes and gives rows last
+        if op.is_pallas:  # it takes and gives rows last
             given = [k for k, name in enumerate(op.operands) if name in self.arguments]
             copied = {k for k in given if self._odd(op.operand_shapes[k])}
             return self._with_copies(op, copied, back=op.name in self.results and self._odd(op.shape))

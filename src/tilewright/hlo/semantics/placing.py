@@ -27,7 +27,7 @@ from tilewright.hlo.semantics.collectives import read_in_part
 from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.semantics.dims import product_sizes
 from tilewright.hlo.semantics.fusions import Fusions, is_turned
-from tilewright.hlo.semantics.tiles import MEGA, Tiles, near_bytes
+from tilewright.hlo.semantics.tiles import MEGA, Tiles
 from tilewright.targets import Target, TimeConstants
 
 _SAME = frozenset({"bitcast", "convert", "reshape", "transpose"})
@@ -127,7 +127,7 @@ class Placed:
         machine = self.context.chip
         vmem = machine.memory("vmem") if machine is not None else None
         if self.prefetched and machine is not None and vmem is not None:
-            left = max(0.0, near_bytes(machine) / MEGA - size[self.prefetched] - vmem.kernel_bytes / MEGA)
+            left = max(0.0, machine.near_bytes / MEGA - size[self.prefetched] - vmem.kernel_bytes / MEGA)
             alive.append((last.get(self.prefetched, -1), max(0.0, room - left)))
             room -= alive[0][1]
         carried = [op.name for op in self.operations if op.opcode == "parameter"]

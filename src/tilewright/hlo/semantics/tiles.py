@@ -7,15 +7,9 @@ from functools import lru_cache
 from math import prod
 
 from tilewright.layout import TensorLayout
-from tilewright.targets import Target
 
 MEGA = 1e6
 """Bytes of the megabyte that the constants are in."""
-
-
-def near_bytes(machine: Target) -> int:
-    """The largest memory near the core that keeps arguments: vector memory, on v4 what two cores have in common."""
-    return max((memory.bytes for memory in machine.memories if memory.name in ("vmem", "cmem")), default=0)
 
 
 @dataclass(frozen=True)

@@ -2,45 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from tilewright.errors import UnsupportedError, UsageError
+from tilewright.errors import UnsupportedError
 from tilewright.hlo.program import Operation
-from tilewright.hlo.semantics.tiles import MEGA, near_bytes
+from tilewright.hlo.semantics.tiles import MEGA
 from tilewright.hlo.timing.links import Torus
-from tilewright.targets import SeenError, Target, TimeConstants, target
-
-_NEAR = ("near_", "common_")
-"""Rates of memories beside the core: they follow the clock, not HBM."""
-_KEPT_NEAR = ("resident_mb", "between_calls_mb", "near_result_mb")
-"""The largest arguments and results that are kept near the core: no larger than the memory there."""
-_LINKS = {
-    "link_bandwidth": "bytes_per_second",
-    "host_bandwidth": "host_bytes_per_second",
-    "network_bandwidth": "network_bytes_per_second",
-}
-"""What :func:`what_if` calls the rates between a device and others."""
-SCALED = {
-    "scale.hbm": ("mb_per_us", "stream_mb_per_us", "read_mb_per_us", "write_mb_per_us", "result_mb_per_us"),
-    "scale.matrix": ("efficiency",),
-    "scale.vector": ("vector_ns", "transcendental_ns", "rotation_ns"),
-    "scale.vmem": ("near_mb_per_us",),
-    "scale.latency": ("launch_us", "hbm_us", "near_launch_us", "scalar_us"),
-}
-"""Factors on the time of a unit or memory, and the constants that hold it."""
-_NEAREST = {"tpu-v5e": "tpu-v6e", "tpu-v5p": "tpu-v4", "tpu-7x": "tpu-v6e", "tpu-8t": "tpu-v6e", "tpu-8i": "tpu-v6e"}
-"""Chips without measurements, and the measured one most like each: one core, or two that share memory, as a device."""
+from tilewright.targets import Target, TimeConstants, time_of
 
 _LINE_MB = 512 / MEGA
 """Megabytes that HBM gives at a time: what a single element that is gathered costs of it (seen on 7x)."""
-
-
-FEW = 6
-"""Functions whose mean error says nothing of their kind, where there are fewer."""
 
 
 class Claim(NamedTuple):
@@ -54,13 +28,13 @@ class Claim(NamedTuple):
 @dataclass(frozen=True)
 class Chip:
     """Constants by mechanism for one device of a chip (``machine``); ``note``: where they are from, in a sentence;
-    ``elsewhere``: the errors of the chip that they were scaled from.
+    ``measured``: the chip that they were scaled from, if they were.
     """
 
     machine: Target
     mechanisms: Mapping[str, TimeConstants]
     note: str
-    elsewhere: Mapping[str, SeenError] = field(default_factory=dict)
+    measured: Target | None = None
 
     def __getitem__(self, mechanism: str) -> TimeConstants:
         """The constants of one mechanism."""
@@ -85,11 +59,7 @@ class Chip:
     @cached_property
     def matrix_peaks(self) -> Mapping[str, float]:
         """By type (``matrix_type``); of one whose peak is not stated that of the fastest: no time is below that."""
-        units = self.machine.matrix
-        if units is None:
-            return {}
-        stated = {"bf16": units.bf16_ops_per_second, "int8": units.int8_ops_per_second, "fp8": units.fp8_ops_per_second}
-        return {kind: float(peak or max(stated.values())) for kind, peak in stated.items()}
+        return self.machine.matrix.peaks if self.machine.matrix is not None else {}
 
     @cached_property
     def torus(self) -> Torus | None:
@@ -98,9 +68,10 @@ class Chip:
 
     def claim(self, kind: str, bound: str, us: float) -> Claim:
         """What is known of a kernel of this kind (``product bf16``) and bound, one run of which takes ``us``."""
-        known, of = seen_error(self.machine.errors, kind, bound, us)
+        known, of = self.machine.seen_error(kind, bound, us)
         if known is None:
-            return Claim("another chip" if seen_error(self.elsewhere, kind, bound, us)[0] else "nowhere", of=of)
+            there = self.measured is not None and self.measured.seen_error(kind, bound, us)[0] is not None
+            return Claim("another chip" if there else "nowhere", of=of)
         if self.kernel.fitted_on.startswith("your "):
             return Claim("this chip", of=f"not known: refitted on {self.kernel.fitted_on}")
         return Claim("this chip", known.error, of)
@@ -137,130 +108,29 @@ class Chip:
         return self.sparse_us(rows, taken / max(1, rows), beside), taken + beside
 
 
-def seen_error(errors: Mapping[str, SeenError], kind: str, bound: str, us: float) -> tuple[SeenError | None, str]:
-    """The error that was seen of a kind of kernels, and on what: of its bound, else of all bounds.
-
-    Where fewer than ``FEW`` functions are mostly of the kind it is that of all kinds, or theirs where that is larger.
-    Of kernels that take longer or shorter than those that were timed nothing is said.
-    """
-    if kind not in errors:
-        return None, "not measured"
-    mostly, few = f"mostly {kind}", errors[kind].functions < FEW
-    ways = {f"{kind} {bound}": f"{mostly} bound by {bound}", kind: f"{mostly}, whatever bounds it"}
-    for name, words in ways.items():
-        known = errors.get(name)
-        if known is None or not known.least_us <= us <= known.most_us:
-            continue
-        whole = errors.get("pallas" if kind.startswith("pallas") else "all", known)
-        if few and whole.error >= known.error:
-            known, words = whole, f"few of them {mostly}"
-        return known, f"{known.functions} functions that were not fitted, {words}"
-    return None, "not measured in this range"
-
-
 def chip_of(machine: Target) -> Chip:
     """The time constants of a target.
 
     Raises :class:`UnsupportedError` for a target that has none and is like no chip that has.
     """
-    own, nearest = machine.time, _NEAREST.get(machine.name)
-    fitted = any(constants.fitted_on for constants in own.values())
-    if own and (nearest is None or len(own) > 1):
-        note = f"constants of {machine.name} fitted on measurements of single operations"
-        note = note if fitted else f"{machine.name} with figures of your own: not calibrated"
-        if "kernel" in own and own["kernel"].fitted_on.startswith("your "):
-            note = f"constants of {machine.name} refitted on {own['kernel'].fitted_on}"
-        return Chip(machine, own, note)
-    if nearest is None or machine.memory("hbm") is None:
+    known, measured = time_of(machine)
+    if not known or (measured is not None and machine.memory("hbm") is None):
         raise UnsupportedError(
             f"target {machine.name} has no time constants: no time was measured on such a chip, so none is modelled",
             how="name a tpu target, such as tpu-v6e; tilewright report counts this target's bytes",
         )
-    whose = f"constants of {nearest}, scaled by published peaks; not calibrated"
+    fitted = any(constants.fitted_on for constants in machine.time.values())
+    if measured is None:
+        note = f"constants of {machine.name} fitted on measurements of single operations"
+        note = note if fitted else f"{machine.name} with figures of your own: not calibrated"
+        if "kernel" in known and known["kernel"].fitted_on.startswith("your "):
+            note = f"constants of {machine.name} refitted on {known['kernel'].fitted_on}"
+        return Chip(machine, known, note)
+    whose = f"constants of {measured.name}, scaled by published peaks; not calibrated"
     note = f"{machine.caveat or f'{machine.name} was not fitted'}{'; ' if machine.caveat else ': '}{whose}"
     if fitted:
         note = f"constants of kernels fitted on whole functions measured on {machine.name}; "
-        note += f"of operations alone in a program {nearest}'s, scaled by published peaks"
+        note += f"of operations alone in a program {measured.name}'s, scaled by published peaks"
     if machine.devices_per_chip > 1:
         note += f"; a device is one of the chip's {machine.devices_per_chip}"
-    return Chip(machine, MappingProxyType({**_scaled(target(nearest), machine), **own}), note, target(nearest).errors)
-
-
-def _scaled(measured: Target, machine: Target) -> Mapping[str, TimeConstants]:
-    """Bandwidths by HBM's peak, work by the matrix peak (which has the clock in it), latencies as they are."""
-    theirs, ours = measured.memory("hbm"), machine.memory("hbm")
-    bandwidth = ours.bytes_per_second / theirs.bytes_per_second if ours and theirs else 1.0
-    clock = _clock(machine) / _clock(measured)
-
-    def factor(name: str) -> float:
-        if name.endswith("mb_per_us"):
-            return clock if name.startswith(_NEAR) else bandwidth
-        return 1 / clock if name.endswith("_ns") else 1.0
-
-    scaled = {}
-    for mechanism, constants in measured.time.items():
-        values = {name: value * factor(name) for name, value in constants.values.items()}
-        if mechanism == "sparse":  # rows that SparseCores gather take as long as their bytes
-            values["row_ns"] = constants["row_ns"] / bandwidth
-        for name in values.keys() & {*_KEPT_NEAR}:
-            values[name] = min(values[name], near_bytes(machine) / MEGA)
-        if "ghz" in values and machine.matrix:
-            values |= {"ghz": values["ghz"] * clock, "side": float(machine.matrix.rows)}
-            values |= {"units": float(machine.matrix.units), **machine.matrix.rates}
-        scaled[mechanism] = TimeConstants(MappingProxyType(values), seen=constants.seen)
-    return MappingProxyType(scaled)
-
-
-def what_if(machine: Target, changes: Mapping[str, float], fitted_on: str = "") -> Target:
-    """A chip with other figures: ``hbm_bandwidth`` (bytes per second), ``matrix_peak`` (bf16 operations per second),
-    ``link_bandwidth``, ``host_bandwidth`` and ``network_bandwidth`` (between slices), or a constant of the time model,
-    ``MECHANISM.CONSTANT`` such as ``kernel.launch_us``; ``scale.hbm`` and others: factors on the time of a unit.
-    ``fitted_on``: what the changes were fitted on, if they were.
-
-    A bandwidth or peak scales every constant that depends on it. Raises :class:`UsageError` for an unknown key.
-
-    >>> what_if(target("tpu-v6e"), {"hbm_bandwidth": 2e12}).memory("hbm").bytes_per_second
-    2000000000000
-    """
-    known = chip_of(machine).mechanisms if machine.name in _NEAREST else machine.time
-    tables = {name: dict(constants.values) for name, constants in known.items()}
-    memories, matrix, links = machine.memories, machine.matrix, machine.links
-    for key, value in changes.items():
-        mechanism, _, constant = key.partition(".")
-        if not 0 < value < float("inf"):
-            raise UsageError(f"{key} = {value:g} is not above 0", where=machine.name)
-        if key == "hbm_bandwidth":
-            share = value / next(m.bytes_per_second for m in memories if m.name == "hbm")
-            memories = tuple(replace(m, bytes_per_second=int(value)) if m.name == "hbm" else m for m in memories)
-            _scale(tables, share, lambda name: name.endswith("mb_per_us") and not name.startswith(_NEAR))
-        elif key == "matrix_peak" and matrix is not None:
-            share = value / matrix.bf16_ops_per_second
-            matrix = replace(matrix, bf16_ops_per_second=int(value))
-            _scale(tables, share, lambda name: name == "ghz")
-        elif key in _LINKS and links is not None:
-            rates: dict[str, Any] = {_LINKS[key]: int(value)}
-            links = replace(links, **rates)
-        elif key in SCALED:
-            for name in SCALED[key]:
-                own = 1 / value if name.endswith("per_us") or name == "efficiency" else value
-                _scale(tables, min(own, 1 / tables["kernel"][name]) if name == "efficiency" else own, name.__eq__)
-        elif mechanism in tables and constant in tables[mechanism]:
-            tables[mechanism][constant] = value
-        else:
-            how = f"hbm_bandwidth, matrix_peak, {', '.join(_LINKS)}, or MECHANISM.CONSTANT such as kernel.launch_us"
-            raise UsageError(f"no figure called {key!r}", where=machine.name, how=how)
-    seen = {name: constants.seen if fitted_on else None for name, constants in known.items()}
-    time = {name: TimeConstants(MappingProxyType(tables[name]), fitted_on, seen=seen[name]) for name in tables}
-    errors = machine.errors if fitted_on else {}
-    return replace(machine, memories=memories, matrix=matrix, links=links, time=MappingProxyType(time), errors=errors)
-
-
-def _scale(tables: Mapping[str, dict[str, float]], share: float, of: Callable[[str], bool]) -> None:
-    for values in tables.values():
-        values.update({name: value * share for name, value in values.items() if of(name)})
-
-
-def _clock(machine: Target) -> float:
-    """Operations a second of one multiplier of the matrix units."""
-    matrix = machine.matrix
-    return matrix.bf16_ops_per_second / (matrix.units * matrix.rows * matrix.columns) if matrix else 1.0
+    return Chip(machine, known, note, measured)

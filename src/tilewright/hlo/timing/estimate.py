@@ -14,6 +14,7 @@ from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.graphs.graph import collector_paused
 from tilewright.hlo.opcodes import DOTS, REARRANGES, TAKES_NO_TIME
 from tilewright.hlo.program import Computation, Operation, Program
+from tilewright.hlo.semantics.collectives import slice_of
 from tilewright.hlo.semantics.context import Context, Moved, movers
 from tilewright.hlo.semantics.fusions import in_other_kernels
 from tilewright.hlo.semantics.partitioning import of_one_device
@@ -83,7 +84,7 @@ def estimate_placed(context: Context, chip: Chip) -> StepTime:
         notes += schedule.kernels.notes
         if program.attributes.get("is_scheduled") != "true":
             notes.append("the module has no schedule: its operations are taken in the order of the text")
-    if chip.torus is not None and any(row.lane == "link" for row in rows) and (on := chip.torus.slice_of(program)):
+    if any(row.lane == "link" for row in rows) and (on := slice_of(program, chip.machine)):
         notes.append(f"the slice is taken to be of {on}")
     if context.unknown_loops and alone is None:
         notes.append(f"{UNKNOWN_LOOPS} count as one trip: {', '.join(context.unknown_loops[:3])}; state trips for more")

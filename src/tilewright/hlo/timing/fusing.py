@@ -23,7 +23,7 @@ from tilewright.hlo.semantics.fusions import captured_names
 from tilewright.hlo.semantics.placing import GroupedBlocks, Placed, across_lanes
 from tilewright.hlo.semantics.tiles import MEGA, Tiles
 from tilewright.hlo.timing.chip import Chip
-from tilewright.hlo.timing.kernels import TARGET, Kernels
+from tilewright.hlo.timing.kernels import Kernels
 from tilewright.hlo.timing.row import NoTime, Run, flops_of, run_of, timed, untimed
 from tilewright.hlo.timing.step import TimeRow
 from tilewright.hlo.timing.work import COMMON, HBM, NEAR, REGISTER, SORTS, Work, add_operation, matrix_us
@@ -170,7 +170,7 @@ class Fusing(Placed):
                 (self._lies_in(op.operands[k]), self.tiles.get(op.operands[k], lies)),
                 (inside._lies_in(carried[k]), lies),
             ):
-                work.moved[memory] += tiles.megabytes  # type: ignore[assignment]
+                work.moved[memory] += tiles.megabytes
             run = self._run("copy", work)
             if name not in [each.name for each in self.kernels[op.name]]:  # nothing that is kept is copied twice
                 self._add(Operation(name, "copy", shape, op.operands[k : k + 1], (shape,)), run, self.runs)
@@ -300,7 +300,7 @@ class Fusing(Placed):
             if self.number[name] < last:
                 between += self._turn_first(member, work, share)
             if of == "gather" and operands and across_lanes(member, operands[0]):
-                work.moved[HBM] += operands[0].megabytes  # type: ignore[assignment]
+                work.moved[HBM] += operands[0].megabytes
                 work.rotations += share * operands[0].elements / REGISTER
             work.starts += kind != "reduce" == of
         if self.chip.machine.compiler_widens:
@@ -313,10 +313,10 @@ class Fusing(Placed):
         if kind in WRITES_IN_PLACE and len(op.operands) > WRITES_IN_PLACE[kind]:
             update = self.tiles.get(op.operands[WRITES_IN_PLACE[kind]], result)
             written = written if op.operands[0] in self.through else min(written, update.megabytes)
-        work.moved[self._lies_in(written_as)] += written  # type: ignore[assignment]
+        work.moved[self._lies_in(written_as)] += written
         if self.computation.entry and op.name in self.near & self.results:
             early += result.megabytes  # copied out behind the kernel, beside the others
-        work.moved[self._memory(between <= near_mb)] += between  # type: ignore[assignment]
+        work.moved[self._memory(between <= near_mb)] += between
         for name, share in read.items():
             name = copies.get(name, name)
             megabytes = share * self.tiles[name].megabytes if name in self.tiles else 0.0
@@ -325,7 +325,7 @@ class Fusing(Placed):
                 early += megabytes
                 self.arrived |= {name} if share == 1 and megabytes <= near_mb else set()
             elif megabytes:
-                work.moved[self._lies_in(name)] += megabytes  # type: ignore[assignment]
+                work.moved[self._lies_in(name)] += megabytes
                 work.resident += self.tiles[name].megabytes if name == self.prefetched else 0.0
         return work, early
 
@@ -341,9 +341,8 @@ class Fusing(Placed):
             raise NoTime("how often it runs is not known: its operations count once")
         if any("?" in shape for shape in (op.shape, *op.operand_shapes)):
             raise NoTime("the size of its arrays is not known")
-        if kind == "custom-call" and TARGET in op.attributes.get("custom_call_target", ""):
-            numbered = [(k, tiles) for k, shape in enumerate(op.operand_shapes) for tiles in self.arrays([shape])[:1]]
-            return self.pallas.run(op, numbered, self.arrays([op.shape])), 0.0
+        if kind == "custom-call" and op.is_pallas:
+            return self.pallas.run(op), 0.0
         if op.name not in self.tiles or kind == "custom-call" or (op.calls and kind not in _WITH_BODIES):
             raise NoTime(f"no mechanism for {kind} is known")
         if kind in COLLECTIVES:
@@ -368,5 +367,5 @@ class Fusing(Placed):
         kept = in_place and copy.operand_shapes == (copy.shape,) and copy.operands[0] in of.operands
         work = Work(rotations=0.0 if kept else tiles.elements / REGISTER)
         for name, each in ((first, before), (copy.name if copy.name in self.tiles else of.name, tiles)):
-            work.moved[self._lies_in(name)] += each.megabytes  # type: ignore[assignment]
+            work.moved[self._lies_in(name)] += each.megabytes
         return self._run("copy", work)

@@ -11,9 +11,8 @@ user states (``Context.assume``), or else a plain guess that the row and the ste
 
 from __future__ import annotations
 
-import re
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,27 +20,23 @@ from math import ceil, prod
 
 from tilewright.errors import TilewrightError
 from tilewright.hlo.opcodes import TRANSCENDENTAL
-from tilewright.hlo.program import Operation
+from tilewright.hlo.program import PALLAS, Operation
 from tilewright.hlo.reading.kernel import Kernel, Moment, Part
 from tilewright.hlo.reading.kernel_numbers import MET
-from tilewright.hlo.reading.kernels import read_kernel
+from tilewright.hlo.reading.kernels import kernel_in, said_of
+from tilewright.hlo.semantics.collectives import slice_of
 from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.semantics.dims import devices_of
 from tilewright.hlo.semantics.tiles import Tiles
 from tilewright.hlo.timing.chip import Chip
 from tilewright.hlo.timing.row import NoTime, Run, busy
-from tilewright.hlo.timing.work import REGISTER
+from tilewright.hlo.timing.work import HBM, NEAR, REGISTER
 from tilewright.layout.meshes.torus import Slice
 from tilewright.render import bytes_text, count_text
 from tilewright.targets import TimeConstants
 
-TARGET = "tpu_custom_call"
-"""The target of a custom call that is a Pallas kernel."""
 FROM_BODY = "kernel: from its grid and products"
 """How the note of a row begins whose time is a pipeline's."""
-_SAID = re.compile(r'"(flops|transcendentals|bytes_accessed)":"?(\d{1,18})')
-_SIZES = re.compile(r"\w\[([\d,]*)\]")
-_ESTIMATE = re.compile(r'"cost_estimate":\{([^{}]*)\}')
 _OPS_AN_EXPONENTIAL = 8
 """Vector operations beside each transcendental of a kernel of which only its author's estimate is known: a softmax."""
 _EXPONENTIALS_A_STEP = 1 << 20
@@ -60,9 +55,8 @@ class Step:
     """Steps that are alike: microseconds of one, by unit and of its transfers, and how long it is in the pipeline."""
 
     moment: Moment
-    units: Mapping[str, float]  # matrix, vector, loads, stores, transcendental, lanes
+    units: Mapping[str, float]  # matrix; vector, the longest slot beside it; lanes, what crosses them
     moved_us: float
-    core_us: tuple[float, float]  # of the matrix unit, and of the units beside it
     us: float
     bound: str
 
@@ -79,8 +73,9 @@ class Pipeline:
 
     def core_us(self) -> tuple[float, float]:
         """Microseconds of the matrix unit, and of the other units of the core, over all steps."""
-        matrix, others = (sum(step.core_us[k] * step.moment.times for step in self.steps) for k in range(2))
-        return matrix, others
+        times = [(step.units, step.moment.times) for step in self.steps]
+        others = sum((units["vector"] + units["lanes"]) * count for units, count in times)
+        return sum(units["matrix"] * count for units, count in times), others
 
 
 def pipeline(chip: Chip, kernel: Kernel, near: Collection[int] = ()) -> Pipeline:
@@ -92,18 +87,17 @@ def pipeline(chip: Chip, kernel: Kernel, near: Collection[int] = ()) -> Pipeline
     shared = any(word == "parallel" and size > 1 for word, size in zip(kernel.semantics, kernel.grid))
     split = max(1.0, cores / kernel.uneven) if shared else 1.0
     units = [_units(chip, constants, part, cores) for part in kernel.parts]
-    steps, far_all, bounds = list[Step](), 0.0, Counter[str]()
+    steps, far_all, bounds = list[Step](), 0.0, defaultdict[str, float](float)
     for moment in kernel.moments:
-        asked: Counter[str] = Counter()
+        asked = defaultdict[str, float](float)
         for number, runs in moment.parts:
             for unit, us in units[number].items():
-                asked[unit] += us * runs / split  # type: ignore[assignment]
+                asked[unit] += us * runs / split
         far = sum(megabytes for operand, megabytes, _ in moment.moved if operand not in near)
         beside = sum(megabytes for operand, megabytes, _ in moment.moved if operand in near)
         moved = chip.stream_us(far, constants["hbm"]) + beside / chip.kernel["near_mb_per_us"]
-        matrix, lanes = asked["matrix"], asked["lanes"]
-        # units beside the matrix unit work at once; what crosses lanes comes on top
-        vector = max((us for unit, us in asked.items() if unit not in ("matrix", "lanes")), default=0.0)
+        matrix, lanes = asked.pop("matrix", 0.0), asked.pop("lanes", 0.0)
+        vector = max(asked.values(), default=0.0)  # slots work at once; what crosses lanes comes on top
         core = max(matrix, vector) + constants["not_hidden"] * min(matrix, vector) + lanes
         start = sum(transfers for _, _, transfers in moment.moved) * constants["transfer_us"]
         start = start + constants["alone_us"] if moment.alone else (start + constants["step_us"]) / split
@@ -111,10 +105,10 @@ def pipeline(chip: Chip, kernel: Kernel, near: Collection[int] = ()) -> Pipeline
         parts = {"matrix": matrix, "vector": max(vector + lanes, core - matrix if vector > matrix else 0.0)}
         parts |= {"hbm" if far >= beside else "vmem": moved, "latency": start}
         bound = max(parts, key=lambda unit: parts[unit])
-        steps.append(Step(moment, dict(asked), moved, (matrix, vector + lanes), us, bound))
+        steps.append(Step(moment, {"matrix": matrix, "vector": vector, "lanes": lanes}, moved, us, bound))
         far_all += far * moment.times
-        bounds[bound] += us * moment.times  # type: ignore[assignment]
-    ordered = dict(bounds.most_common())
+        bounds[bound] += us * moment.times
+    ordered = dict(sorted(bounds.items(), key=lambda item: -item[1]))
     us = constants["launch_us"] + sum(ordered.values())
     return Pipeline(us, next(iter(ordered), "latency"), far_all, tuple(steps), ordered)
 
@@ -123,34 +117,30 @@ def _units(chip: Chip, constants: TimeConstants, part: Part, cores: int) -> dict
     """Microseconds of one core's units for one run of a part."""
     kernel = chip.kernel
     side, us = int(kernel["side"]), 1e-3 / kernel["ghz"]
-    cycles: Counter[str] = Counter()
-
-    def add(unit: str, count: float) -> None:
-        cycles[unit] += count  # type: ignore[assignment]
-
+    cycles = defaultdict[str, float](float)
     for (batch, rows, columns, depth, kind), count in part.products.items():
         squares = count * batch * -(-depth // side) * -(-columns // side)
         once = max(-(-rows // 8) * 8, side * constants["fill"]) / kernel["rows_per_cycle"] / kernel["units"] * cores
         quick = chip.matrix_peaks.get(matrix_kind(kind), 0.0) / (chip.matrix_peaks.get("bf16", 0.0) or 1.0)
         once *= constants["f32_passes"] if kind == "f32" else 1 / max(1.0, quick)
-        add("matrix", squares * once / constants["efficiency"] / kernel["efficiency"])
+        cycles["matrix"] += squares * once / constants["efficiency"] / kernel["efficiency"]
     for (name, kind), elements in part.elements.items():
         packed = 0.5 if kind in ("bf16", "f16", "i16") else 0.25 if kind.startswith(("f8", "i8")) else 1.0
         registers = elements / REGISTER * packed
         special = _SPECIAL.get(name, 0)
         if "load" in name:
-            add("loads", registers / constants["loads"])
+            cycles["loads"] += registers / constants["loads"]
         elif "store" in name:
-            add("stores", registers / constants["stores"])
+            cycles["stores"] += registers / constants["stores"]
         elif special:
-            add("transcendental", registers * min(special, 4) / constants["transcendentals"])
-            add("vector", registers * constants["special_ops"] / constants["slots"])
+            cycles["transcendental"] += registers * min(special, 4) / constants["transcendentals"]
+            cycles["vector"] += registers * constants["special_ops"] / constants["slots"]
         elif name in _CROSSES:
-            add("lanes", registers * constants["cross_cycles"])
+            cycles["lanes"] += registers * constants["cross_cycles"]
         elif name not in _NOTHING:
             plain = 0.1 if name == "iota" else constants["integer_ops"] if kind in _INTEGERS else 1.0
-            add("vector", registers * (constants[_OPS[name]] if name in _OPS else plain) / constants["slots"])
-    add("lanes", part.turned / REGISTER * constants["turn_cycles"])
+            cycles["vector"] += registers * (constants[_OPS[name]] if name in _OPS else plain) / constants["slots"]
+    cycles["lanes"] += part.turned / REGISTER * constants["turn_cycles"]
     return {unit: count * us for unit, count in cycles.items() if count}
 
 
@@ -160,6 +150,10 @@ def matrix_kind(kind: str) -> str:
 
 
 # A program's kernels, and what decides how long they run.
+
+
+Arrays = dict[int, Tiles]
+"""Number of an operand, behind them of a result -> how it lies; of those that are arrays."""
 
 
 @dataclass(frozen=True)
@@ -188,7 +182,7 @@ class Kernels:
     @cached_property
     def slice(self) -> Slice | None:
         """Where the program's devices stand."""
-        return self.chip.torus.slice_of(self.context.program) if self.chip.torus else None
+        return slice_of(self.context.program, self.chip.machine)
 
     def exchange_us(self, op: Operation, operands: list[Tiles], results: list[Tiles]) -> tuple[float, float]:
         """Microseconds of an exchange, and its megabytes in HBM; raises :class:`NoTime` where no links are known."""
@@ -196,43 +190,48 @@ class Kernels:
             raise NoTime("this chip's links are not known")
         return self.chip.torus.exchange_us(op, operands, results, self.devices, self.slice)
 
-    def run(self, op: Operation, operands: Sequence[tuple[int, Tiles]], results: Sequence[Tiles]) -> Run:
+    def _arrays(self, op: Operation) -> Arrays:
+        """How its operands lie, and its results."""
+        found: Arrays = {}
+        for k, shape in enumerate((*op.operand_shapes, op.shape)):
+            with suppress(TilewrightError, OverflowError):
+                found |= dict(enumerate(map(Tiles.of, self.context.layouts(shape)), k))
+        return found
+
+    def run(self, op: Operation) -> Run:
         """What one run of a kernel takes; raises :class:`NoTime` where nothing is known of it."""
-        config = configuration(op)
-        match = _ESTIMATE.search(config)
-        said = {name: int(number) for name, number in _SAID.findall(match[1])} if match else {}
-        numbered = dict(operands) | dict(enumerate(results, start=len(op.operand_shapes)))
+        said, arrays = said_of(op), self._arrays(op)
         try:
-            kernel = read_kernel(config, sizes_of(op))
+            kernel = kernel_in(op)
         except TilewrightError as error:
             if not said:
-                raise NoTime(f"a custom call of tpu_custom_call: {error.what}") from error
-            return self._from_estimate(said, numbered.values())
+                raise NoTime(f"a custom call of {PALLAS}: {error.what}") from error
+            return self._from_estimate(said, arrays.values())
         if kernel.sparse:
-            return self._gathered(op, operands, results)
-        if pages := _pages_of(kernel, op, operands):
+            return self._gathered(op, arrays)
+        if pages := _pages_of(kernel, op, arrays):
             return self._paged(op, kernel, pages)
         if kernel.trips_by_data and said.get("flops"):
-            return self._from_estimate(said, numbered.values())
-        return self._from_body(kernel, said.get("flops", 0), numbered, _tables(op, operands))
+            return self._from_estimate(said, arrays.values())
+        return self._from_body(op, kernel, said.get("flops", 0), arrays)
 
-    def _from_body(self, kernel: Kernel, said: int, numbered: dict[int, Tiles], tables: Sequence[int]) -> Run:
+    def _from_body(self, op: Operation, kernel: Kernel, said: int, arrays: Arrays) -> Run:
         """Its grid, windows and products; where data decides, no more flops than its author says, but for tiles of rows
         that several groups share: each of them computes the whole tile."""
         notes = [FROM_BODY, *kernel.assumed]
         counted = said * kernel.again / kernel.flops if said and kernel.flops and _by_chance(kernel) else 1.0
         share = min(1.0, counted)
         if kernel.passing:
-            trips, said_of = self._passed(kernel, numbered, tables)
+            trips, over = self._passed(op, kernel, arrays)
             share *= trips / max(kernel.passing.values())
-            notes.append(f"{count_text(trips)} trips of a loop, once over {said_of}")
-        near = {operand for operand, tiles in numbered.items() if tiles.space == 1}
+            notes.append(f"{count_text(trips)} trips of a loop, once over {over}")
+        near = {number for number, tiles in arrays.items() if tiles.space == NEAR}
         whole = pipeline(self.chip, kernel, near)
         least = sum(w.distinct for w in kernel.windows if w.operand not in near)  # each block once
         us, far = whole.us * share, max(whole.megabytes * share, min(whole.megabytes, least))
         if kernel.trips_by_data:
-            arrays = sum(tiles.megabytes for tiles in numbered.values() if tiles.space == 0)
-            us, far = us + self.chip.stream_us(max(0.0, arrays - far)), max(far, arrays)
+            once = sum(tiles.megabytes for tiles in arrays.values() if tiles.space == HBM)
+            us, far = us + self.chip.stream_us(max(0.0, once - far)), max(far, once)
             notes.append("loops whose length its data decides count once, its operands are read once")
         if share < 1 and not kernel.passing:
             again = f", tiles {kernel.again:.2f} times" if kernel.again > 1 else ""
@@ -243,19 +242,19 @@ class Kernels:
         lane = "matrix" if products else "vector"
         return Run(us, whole.bound, far, products, lane=lane, kind="pallas", notes="; ".join(notes))
 
-    def _passed(self, kernel: Kernel, numbered: dict[int, Tiles], tables: Sequence[int]) -> tuple[int, str]:
+    def _passed(self, op: Operation, kernel: Kernel, arrays: Arrays) -> tuple[int, str]:
         """Trips of a loop whose length data decides. Of two kernels over the same arrays the one that takes more
         sequences at once is for those with a single token in this step, the other for those with many."""
-        passing = kernel.passing
+        passing, tables = kernel.passing, _tables(op, arrays)
         most = Counter(tables).most_common(1)[0][0] if tables else 0
-        rows = {k: numbered[k].shape[0] for k in passing}
+        rows = {k: arrays[k].shape[0] for k in passing}
         tokens_of = max(rows, key=lambda k: (rows[k] != most + 1, rows[k]))  # an entry for each sequence is no token
-        shape, states = numbered[tokens_of].shape, [k for k in rows if rows[k] == most + 1]
+        shape, states = arrays[tokens_of].shape, [k for k in rows if rows[k] == most + 1]
 
         def batched(one: dict[int, int]) -> tuple[int, int]:
             return min((one[k] for k in states if k in one), default=0), -one.get(tokens_of, 0)
 
-        group = [k.passing for _, k, arrays, _ in self._read if k.passing and shape in arrays]
+        group = [k.passing for _, k, shapes, _ in self._read if k.passing and shape in shapes]
         first = min([*group, passing], key=batched)
         if not most or all(one == passing for one in group):
             return max(passing.values()), "its arrays"
@@ -287,10 +286,10 @@ class Kernels:
         matrix, vector = (matrix + begins, vector) if matrix > vector else (matrix, vector + begins)
         return self._timed(matrix, vector, far, flops, "kernel: from its cost estimate")
 
-    def _gathered(self, op: Operation, operands: Sequence[tuple[int, Tiles]], results: Sequence[Tiles]) -> Run:
+    def _gathered(self, op: Operation, arrays: Arrays) -> Run:
         """A kernel of the SparseCores: a row of its results for each of its indices, priced as gathers are."""
-        lists = [t for k, t in operands if len(t.shape) == 1 and op.operand_shapes[k].startswith(("s32[", "u32["))]
-        rows = max((prod(tiles.shape) for tiles in lists), default=0)
+        rows = max(_tables(op, arrays, ("s32[", "u32["), most=1), default=0)
+        results = (tiles for k, tiles in arrays.items() if k >= len(op.operand_shapes))
         # they lie without tiles there: no lane is padding
         written = sum(prod(t.shape) * t.megabytes / max(1, t.elements) for t in results)
         if not rows or not written or "sparse" not in self.chip.mechanisms:
@@ -362,12 +361,11 @@ class Kernels:
         """The program's kernels, the shapes of their arrays, and their pages."""
         found = []
         for _, op in self.context.program.operations():
-            if TARGET in op.attributes.get("custom_call_target", ""):
+            if op.is_pallas:
                 with suppress(TilewrightError):
-                    kernel = read_kernel(configuration(op), sizes_of(op))
-                    layouts = enumerate(map(self.context.layout, op.operand_shapes))
-                    operands = [(k, Tiles.of(layout)) for k, layout in layouts if layout is not None]
-                    found.append((op, kernel, {t.shape for _, t in operands}, _pages_of(kernel, op, operands)))
+                    kernel, arrays = kernel_in(op), self._arrays(op)
+                    shapes = {tiles.shape for k, tiles in arrays.items() if k < len(op.operand_shapes)}
+                    found.append((op, kernel, shapes, _pages_of(kernel, op, arrays)))
         return found
 
 
@@ -375,17 +373,6 @@ def _by_chance(kernel: Kernel) -> bool:
     """Whether its data decides which blocks are computed: by conditions alone, or by how rows are grouped."""
     grouped = any("groups of different sizes" in text for text in kernel.assumed)
     return grouped or (bool(kernel.assumed) and all(t == MET or t.startswith("its mask") for t in kernel.assumed))
-
-
-def sizes_of(op: Operation) -> tuple[tuple[int, ...], ...]:
-    """The sizes of its operands and results, () for what is no array."""
-    arrays = [next(iter(_SIZES.findall(text)), "") for text in op.operand_shapes] + _SIZES.findall(op.shape)
-    return tuple(tuple(int(size) for size in text.split(",") if size) for text in arrays)
-
-
-def configuration(op: Operation) -> str:
-    """What a custom call carries, without the spaces that StableHLO writes in it."""
-    return op.attributes.get("backend_config", "").replace('": ', '":')
 
 
 def _cut(kernel: Kernel, depth: int) -> tuple[int, int]:
@@ -396,19 +383,21 @@ def _cut(kernel: Kernel, depth: int) -> tuple[int, int]:
     return max(rows for _, rows, _, _ in sizes), max(max(columns, deep) for _, _, columns, deep in sizes)
 
 
-def _tables(op: Operation, operands: Sequence[tuple[int, Tiles]]) -> list[int]:
-    """How many integers its tables hold."""
-    return [prod(t.shape) for k, t in operands if len(t.shape) in (1, 2) and op.operand_shapes[k].startswith("s32")]
+def _tables(op: Operation, arrays: Arrays, types: tuple[str, ...] = ("s32",), most: int = 2) -> list[int]:
+    """How many integers its tables hold, of one dim or up to ``most``."""
+    known = [arrays[k] for k, text in enumerate(op.operand_shapes) if k in arrays and text.startswith(types)]
+    return [prod(tiles.shape) for tiles in known if 0 < len(tiles.shape) <= most]
 
 
-def _pages_of(kernel: Kernel, op: Operation, operands: Sequence[tuple[int, Tiles]]) -> _Pages | None:
+def _pages_of(kernel: Kernel, op: Operation, numbered: Arrays) -> _Pages | None:
     """What the operands of attention over a paged cache say; None for other kernels.
 
     Its tables are lengths [sequences], pages [sequences x pages of one] and, where a step takes several tokens of a
     sequence, where each begins [sequences + 1]. The cache is its largest operand: [pages, tokens of one, ...], of
     kernels for single tokens [heads, pages, tokens of one, depth], keys and values each.
     """
-    tables, arrays = _tables(op, operands), [tiles for _, tiles in operands if len(tiles.shape) > 2]
+    operands = [tiles for k, tiles in numbered.items() if k < len(op.operand_shapes)]
+    tables, arrays = _tables(op, numbered), [tiles for tiles in operands if len(tiles.shape) > 2]
     if not (kernel.trips_by_data or kernel.copied) or len(tables) < 2 or len(arrays) < 2:
         return None  # it has no transfers of its own, or nothing that is in pages
     taken_in = {tiles.shape[1:] for tiles in arrays}  # new tokens are as the cache's are

@@ -1,36 +1,19 @@
-"""How long devices exchange data: the bytes that each sends, over the links that its group has on the torus.
-
-A program names the devices of a group by their places in its mesh, and not where they stand: that is taken to be where
-JAX puts them (``device_places``), on the squarest slice of their number unless the program's topology is known. A dump
-that names no mesh has one of which all its groups run along axes.
-"""
+"""How long devices exchange data: the bytes that each sends, over the links that its group has on the torus."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from itertools import pairwise
-from math import prod
 
-import numpy as np
-
-from tilewright.errors import UsageError
-from tilewright.hlo.cost import plain_opcode
-from tilewright.hlo.opcodes import COLLECTIVES
-from tilewright.hlo.program import Operation, Program
-from tilewright.hlo.semantics.collectives import Groups, groups_of
-from tilewright.hlo.semantics.dims import devices_of
+from tilewright.hlo.program import Operation
+from tilewright.hlo.semantics.collectives import groups_of
 from tilewright.hlo.semantics.tiles import Tiles
-from tilewright.layout.meshes.mesh import read_topology
-from tilewright.layout.meshes.text import digits
-from tilewright.layout.meshes.torus import Extent, Slice, device_places, fullest, squarest
+from tilewright.layout.meshes.torus import Extent, Slice, fullest, squarest
 from tilewright.targets import Links, Target
 
 SLICES = "xla_megascale_runtime"
 """What sends and receives name as their handler that exchange data with other slices."""
 _KIND = re.compile(r'_xla_megascale_transfer_type="?(\w+)')
 _TARGET = re.compile(r'_xla_megascale_target="?\{?\{([^{}]*)\}')
-_MOST_DEVICES = 1 << 16
 _ON_CHIP = 6
 """Links that the two devices of a chip have to each other are as fast as so many between chips (published for 7x)."""
 
@@ -47,46 +30,12 @@ class Torus:
         self.link = devices * links.bytes_per_second / 1e12 / (2 * links.dims)
         self.hop_us, self.start_us = links.hop_ns / 1e3, links.start_ns / 1e3
         self.host, self.network = links.host_bytes_per_second / 1e12, links.network_bytes_per_second / 1e12
-        orders = (order.partition(":")[::2] for order in links.orders.split(";") if order)
-        # small slices -> JAX's order of their devices
-        self.orders = {chips.strip(): tuple(map(int, order.split())) for chips, order in orders}
 
     @classmethod
     def of(cls, machine: Target) -> Torus | None:
         """The links of a target, None where they are not known."""
         links = machine.links
         return cls(links, machine.devices_per_chip) if links is not None and links.bytes_per_second else None
-
-    def slice_of(self, program: Program) -> Slice | None:
-        """Where the devices of a program stand; None where it is for one, or does not say for how many."""
-        known = devices_of(program)
-        found = (op for _, op in program.operations() if plain_opcode(op.opcode).removesuffix("-start") in COLLECTIVES)
-        keys = ("replica_groups", "source_target_pairs")
-        once = {tuple(op.attributes.get(key, "") for key in keys): op for op in found}
-        tables = [groups for op in once.values() if (groups := groups_of(op, known))]
-        devices = max(known, 1 + max((max(group) for rows in tables for group in rows), default=0))
-        chips = devices // self.devices
-        if devices < 2 or devices % self.devices or devices > _MOST_DEVICES:
-            return None
-        slices, torus = read_topology(program.attributes.get("topology") or "1")
-        if sum(size > 1 for size in torus) > self.dims:
-            torus_text, how = "x".join(map(str, torus)), f"give one such as {'4x' * (self.dims - 1)}8"
-            raise UsageError(f"{torus_text} is no slice of chips with links in {self.dims} dims", how=how)
-        if prod(torus) * slices != chips:
-            slices = -(-chips // self.links.largest) if self.links.largest else 1
-            slices = slices if chips % slices == 0 else 1
-            torus = squarest(chips // slices, self.dims)
-        said = [axis.rpartition("=")[::2] for axis in program.attributes.get("mesh", "").split(",") if axis]
-        mesh = tuple(int(size) for _, size in said) or mesh_along(tables, devices)
-        if prod(mesh) != devices or mesh[0] % slices:
-            mesh, said = (devices,), []
-        inside = (mesh[0] // slices, *mesh[1:])  # the first axis runs over the slices, as JAX's hybrid meshes have it
-        places = device_places(inside, torus, self.devices, self.orders)
-        numbers = np.repeat(np.arange(slices), len(places))[:, None]
-        rings = [bool(self.links.wrap) and size % self.links.wrap == 0 for size in torus]
-        rings = [ring and (self.dims < 3 or all(rings)) for ring in rings]
-        names = tuple(name for name, _ in said) or tuple(f"axis {k}" for k in range(len(mesh)))
-        return Slice(np.concatenate([numbers, np.tile(places, (slices, 1))], 1), torus, rings, mesh, names)
 
     def exchange_us(
         self, op: Operation, operands: list[Tiles], results: list[Tiles], devices: int = 0, on: Slice | None = None
@@ -164,19 +113,3 @@ class Torus:
         sent, taken = (shares | {"REDUCE_SCATTER": (rest, 1 / many)}).get(kind[1], (1.0, 1.0))
         hosted = given * max(1.0, taken) / self.host if self.host else 0.0
         return max(given * sent / self.network, hosted), given * taken
-
-
-def mesh_along(tables: Sequence[Groups], devices: int) -> tuple[int, ...]:
-    """The sizes of the axes of a mesh along which all these groups run.
-
-    >>> mesh_along([((0, 2), (1, 3), (4, 6), (5, 7))], 8)
-    (2, 2, 2)
-    """
-    bounds, kept = {1, devices}, [1]
-    for rows in (np.array(table) for table in tables if len({*map(len, table)}) == 1):
-        for size, stride in digits(rows - rows[:, :1], 1) or ():
-            bounds |= {stride, stride * size}
-    for bound in sorted(bounds):
-        if bound > kept[-1] and bound % kept[-1] == 0 == devices % bound:
-            kept.append(bound)
-    return tuple(b // a for a, b in reversed([*pairwise(kept)])) or (1,)

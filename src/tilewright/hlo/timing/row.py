@@ -15,8 +15,9 @@ from tilewright.errors import UnsupportedError
 from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.opcodes import PRODUCTS
 from tilewright.hlo.program import Operation
+from tilewright.hlo.reading.kernels import said_of
 from tilewright.hlo.semantics.dims import product_flops
-from tilewright.hlo.semantics.tiles import MEGA, Tiles, near_bytes
+from tilewright.hlo.semantics.tiles import MEGA, Tiles
 from tilewright.hlo.timing.chip import Chip, Claim
 from tilewright.hlo.timing.step import TimeRow
 from tilewright.hlo.timing.work import HBM, SORTS, Work
@@ -30,7 +31,6 @@ _AT_PEAK = {
     "hbm": "raised to its bytes at HBM's published peak",
     "matrix": "raised to its flops at the matrix unit's published peak",
 }
-_COST_ESTIMATE = re.compile(r'"cost_estimate":\{[^{}]*"flops":"?(\d{1,18})')
 _INDICES = frozenset({"pred", "s32", "u32"})
 _DIGITS = re.compile(r"\d+|$")
 _ELEMENTS = re.compile(r"\b([a-z]\w*)\[\d")
@@ -95,7 +95,7 @@ def timed(chip: Chip, op: Operation, run: Run, source: str = "", start: float = 
     below the bytes at HBM's peak or the flops at the peak of their type is raised to it, and the row says so. The error
     of its kind is claimed only for types, sizes and bounds that were measured.
     """
-    resident = run.resident if run.resident * MEGA <= near_bytes(chip.machine) else 0.0
+    resident = run.resident if run.resident * MEGA <= chip.machine.near_bytes else 0.0
     far = round((run.megabytes + run.resident - resident) * MEGA) * runs
     flops = sum(run.flops.values()) * runs
     least = {
@@ -169,8 +169,8 @@ def untimed(
 
 def flops_of(op: Operation, operands: Sequence[Tiles], results: Sequence[Tiles]) -> int:
     """Multiplications and additions of a product, or what a custom call says of itself; 0 for all others."""
-    if said := _COST_ESTIMATE.search(op.attributes.get("backend_config", "")):
-        return int(said[1])
+    if flops := said_of(op).get("flops"):
+        return flops
     if plain_opcode(op.opcode) in PRODUCTS and results:
         with suppress(IndexError, ValueError):  # dims that do not fit the shapes
             return product_flops(op, operands, results[0]) or 0

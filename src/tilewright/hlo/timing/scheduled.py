@@ -7,7 +7,7 @@ what they still need when their result is wanted is a stall, a row of the ``-don
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -25,7 +25,7 @@ from tilewright.hlo.semantics.demand import Demand
 from tilewright.hlo.semantics.dims import gathered_rows, parts_in_fusions
 from tilewright.hlo.semantics.tiles import MEGA, Tiles
 from tilewright.hlo.timing.chip import Chip
-from tilewright.hlo.timing.kernels import TARGET, Kernels
+from tilewright.hlo.timing.kernels import Kernels
 from tilewright.hlo.timing.links import SLICES
 from tilewright.hlo.timing.row import NoTime, Run, run_of, timed, untimed
 from tilewright.hlo.timing.step import TimeRow
@@ -63,7 +63,7 @@ def _way(*ends: Tiles) -> str:
 
 def _is_top(op: Operation) -> bool:
     """Whether a custom call takes the largest of each row."""
-    return op.attributes.get("custom_call_target", "").strip('"') in ("TopK", "mhlo.topk")
+    return op.target in ("TopK", "mhlo.topk")
 
 
 class Schedule:
@@ -330,19 +330,18 @@ class Schedule:
         read, written = self.demand.border(op)
         if name == "fusion" and op.calls:
             fused, sides = self._fused(self.context.program.alike[op.calls[0]], windows, 0)
-            work = replace(windows.visit(fused), moved=Counter())  # the fusion's own is kept for all that are alike
+            work = replace(windows.visit(fused), moved=defaultdict(float))  # that of all alike is kept
             if prod(windows.counts[1:]) > 1:  # else the left operand's one block stays for all columns
                 passes = ((k, windows.passes(sides.get(k, AFTER))) for k, tiles in operands if tiles.space == HBM)
                 work.again = fsum(read[k] * (times - 1) for k, times in passes)
         elif name == "custom-call":
-            target = op.attributes.get("custom_call_target", "")
-            if any(marker in target for marker in MARKER_CALLS):
+            if any(marker in op.target for marker in MARKER_CALLS):
                 self.counted -= 1
                 return None
-            if TARGET not in target:
-                raise NoTime(f"a custom call of {target.strip(chr(34)) or 'unknown code'}")
+            if not op.is_pallas:
+                raise NoTime(f"a custom call of {op.target or 'unknown code'}")
             if not self._softmax(work, op, [tiles for _, tiles in operands]):
-                return self.kernels.run(op, operands, results)
+                return self.kernels.run(op)
         else:
             if not results:
                 known = op.shape not in self.context.unknown
@@ -356,7 +355,7 @@ class Schedule:
             raise NoTime(work.unknown[0])
         work.steps = windows.count - 1
         for tiles, megabytes in [*((tiles, read[k]) for k, tiles in operands), *zip(results, written)]:
-            work.moved[tiles.space] += megabytes  # type: ignore[assignment]
+            work.moved[tiles.space] += megabytes
         work.scalar = not windows.counts and all(not tiles.shape for tiles in results)
         run = self._priced(op, name, work)
         if hosted := work.moved[HOST]:

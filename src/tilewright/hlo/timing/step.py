@@ -7,22 +7,21 @@ and lanes over time.
 from __future__ import annotations
 
 import math
-import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from itertools import groupby
-from typing import Any, TypeAlias
+from typing import Any, TypeVar
 
 from msgspec import to_builtins
 
 from tilewright.hlo.program import joined, title
-from tilewright.render.drawing import Bar, Curve, LanePlane, LogPlane, bar_chart, line_chart
+from tilewright.render.drawing import Bar, LanePlane, LogPlane, bar_chart
 from tilewright.render.formats import bytes_text, count_text, percent_text, place_text, seconds_text
 from tilewright.render.markup import Html, element
-from tilewright.render.page import Card, Page, Step, cards, note, steps
-from tilewright.render.tables import Field, Heading, Table, cells, explorer, table
+from tilewright.render.page import Card, Page, advised, cards, note, steps
+from tilewright.render.tables import Field, Table, cells, explorer
 from tilewright.targets import SeenError
 from tilewright.trace import Args, Event, Slice, Track
 from tilewright.version import __version__
@@ -48,13 +47,12 @@ _SMALL = 0.03
 """Share of the step from which a line is worth a word."""
 _CALL = 0.3
 """And the call beside it."""
-_BESIDE = "beside every step"
-_SWEPT = re.compile(r"(\w+) ([\d.]+), (.+)")
 _MOST_LANES = 4
 """Steps whose lanes are drawn below each other."""
 _LANES = {"matrix": "matrix unit", "vector": "vector unit", "copy": "copies", "dma": "DMA", "link": "links"}
 _LANES |= {"sparsecore": "SparseCores", "host": "host"}
 _MOST_MARKS = 2000
+K = TypeVar("K")
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,35 +222,35 @@ class StepTime:
 
         What has no time counts nowhere in it; ``priced`` says how much that is.
         """
-        sums = dict.fromkeys(("this chip", "another chip", "nowhere"), 0.0)
-        for row in self.rows:
-            sums[row.measured_on] += row.seconds
+        sums, places = self._seconds_by(lambda row: row.measured_on), ("this chip", "another chip", "nowhere")
         whole = sum(sums.values())
-        return {place: seconds / whole if whole else 0.0 for place, seconds in sums.items()}
+        return {place: sums.get(place, 0.0) / whole if whole else 0.0 for place in places}
 
     @property
     def seen(self) -> tuple[float, str]:
         """How far off such steps were, as a share (0: not known), and what that was seen on: functions that are mostly
         of the kind that two thirds of it are of, else functions of many kinds.
         """
-        sums = defaultdict[tuple[float, str], float](float)
-        for row in self.rows:
-            sums[row.error, row.seen] += row.seconds
-        most = max(sums, key=lambda claim: sums[claim], default=(0.0, ""))
+        sums = self._seconds_by(lambda row: (row.error, row.seen)) or {(0.0, ""): 0.0}
+        most = next(iter(sums))
         if sums[most] >= MOSTLY * sum(sums.values()):
             return most
         if self.coverage["this chip"] < MOSTLY:
             return 0.0, "not measured for a third of its time and more"
         for known in self.mixed:
-            if known.least_us <= 1e6 * self.device_seconds <= known.most_us:
-                return known.error, f"{known.functions} functions that were not fitted, of many kinds of kernels"
+            if known.covers(1e6 * self.device_seconds):
+                return known.error, known.said("of many kinds of kernels")
         return 0.0, "not measured for steps of many kinds of this length"
 
     def by_bound(self) -> dict[str, float]:
         """Seconds by what bounds them, the most first."""
-        sums: dict[str, float] = {}
+        return self._seconds_by(lambda row: row.bound or "unpriced")
+
+    def _seconds_by(self, key: Callable[[TimeRow], K]) -> dict[K, float]:
+        """Seconds of the rows that are of one ``key``, the most first."""
+        sums = defaultdict[K, float](float)
         for row in self.rows:
-            sums[row.bound or "unpriced"] = sums.get(row.bound or "unpriced", 0.0) + row.seconds
+            sums[key(row)] += row.seconds
         return dict(sorted(sums.items(), key=lambda item: -item[1]))
 
     def slowest(self, count: int) -> Sequence[TimeRow]:
@@ -311,7 +309,7 @@ class StepTime:
         sentences = [f"{seconds_text(s)} ({percent_text(s / whole)} of the step): {words}" for s, words in most]
         if self.call_seconds >= _CALL * whole:
             words = "the call itself, whatever it computes: run several steps in one call (a loop under jit)"
-            sentences.append(f"{seconds_text(self.call_seconds)} {_BESIDE}: {words}")
+            sentences.append(f"{seconds_text(self.call_seconds)} beside every step: {words}")
         if self.priced < 1:
             reasons = list(dict.fromkeys(row.unpriced for row in self.rows if row.unpriced))
             lacking = f"{percent_text(1 - self.priced_flops)} of the flops and {percent_text(1 - self.priced_bytes)}"
@@ -393,27 +391,21 @@ class StepTime:
         rows = sorted((row for row in self.alike() if row.seconds or not row.beside), key=lambda row: -row.seconds)
         return Table(chosen, cells(chosen, rows[:count]))
 
-    @staticmethod
-    def comparison(steps: Sequence[NamedStep]) -> Table:
-        """Several steps beside each other, each against the first."""
-        first = steps[0][1].device_seconds or 1.0
-        shares: Sequence[Heading] = ("of the first", "ratio"), ("matrix", "percent"), ("HBM", "percent")
-        rows = []
-        for name, step in steps:
-            reached = step.device_seconds / first, step.matrix_utilisation, step.hbm_utilisation
-            rows.append((name, step.device_seconds, *reached, next(iter(step.by_bound()), ""), step.priced))
-        return Table((("step", "code"), ("time", "seconds"), *shares, "most of it", ("priced", "percent")), rows)
+    def to_html(
+        self, beside: Sequence[tuple[str, StepTime]] = (), changes: Sequence[str] = (), compared: Sequence[Html] = ()
+    ) -> str:
+        """One page: this step in full, what would take less, and steps ``beside`` it by name, itself the first.
 
-    def to_html(self, beside: Sequence[NamedStep] = (), changes: Sequence[str] = ()) -> str:
-        """One page: this step in full, what would take less, and several steps ``beside`` it, itself the first."""
+        ``compared``: what holds these against each other.
+        """
         kind = "predicted fusions and layouts" if self.predicted else "the dump's own schedule"
         facts = [("target", self.target), ("kind", f"modelled, {kind}"), ("made", date.today().isoformat())]
         head = f"{seconds_text(self.device_seconds)} a step on {self.target}"
         page = Page(f"Time of {self.program}", head, facts=facts, wide=True)
         page.section("advice", "What to do first", steps(map(advised, (*changes, *self.waits()))))
         page.section("summary", "What a step takes", cards(self._figures()), *(note(text) for text in self.notes))
-        if len(beside) > 1:
-            page.section("compare", "Beside each other", *_compared(beside))
+        if compared:
+            page.section("compare", "Beside each other", *compared)
         waits = {**self.by_bound(), "the call, beside it": self.call_seconds}
         bars = [Bar(name, (seconds,)) for name, seconds in waits.items() if seconds]
         page.section("bounds", "What it waits for", bar_chart(bars, title="time by what bounds it", kind="seconds"))
@@ -516,41 +508,10 @@ def exchanges_text(exchange: float, exposed: float, step: float) -> str:
     return f"exchanges between chips take {seconds_text(exchange)}, {hidden}"
 
 
-NamedStep: TypeAlias = tuple[str, StepTime]
-"""A step and what it is called where several are compared."""
-
-
-def _compared(steps: Sequence[NamedStep]) -> list[Html]:
-    """A table of all steps; of a sweep also the curves over its values."""
-    compared = StepTime.comparison(steps)
-    parts = [table(compared.columns, compared.rows)]
-    curves: dict[str, list[tuple[float, float]]] = {}
-    word = ""
-    for name, step in steps:
-        if match := _SWEPT.fullmatch(name):
-            word = match[1]
-            curves.setdefault(match[3], []).append((float(match[2]), step.device_seconds))
-    if any(len({x for x, _ in points}) > 1 for points in curves.values()):
-        for title, each in ((f"time of a step over {word}", False), (f"time of a step for each {word}", True)):
-            lines = [
-                Curve(label, [x for x, _ in points], [y / x if each and x else y for x, y in points])
-                for label, points in ((label, sorted(points)) for label, points in curves.items())
-            ]
-            parts.append(line_chart(lines, title=title, x_label=word, kind="seconds"))
-    return parts
-
-
-def lanes(steps: Sequence[NamedStep]) -> list[Html]:
+def lanes(steps: Sequence[tuple[str, StepTime]]) -> list[Html]:
     """The lanes of the first steps at one scale, each under its name where there are several."""
     shown = steps[:_MOST_LANES]
     end = max(step.seconds for _, step in shown)
     if len(shown) == 1:
         return [shown[0][1].lanes()]
     return [part for name, step in shown for part in (element("h3", name), step.lanes(end))]
-
-
-def advised(sentence: str) -> Step:
-    """A sentence of advice; the time that it begins with stands out."""
-    worth, colon, words = sentence.partition(": ")
-    told = (colon and worth.endswith(("of the step)", _BESIDE))) or worth.startswith("saves ")
-    return Step(words, worth=worth) if told else Step(sentence)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -88,7 +88,8 @@ class Work:
     apart_us: float = 0.0  # microseconds of rows that SparseCores gather, or that are scattered into what was written
     link_us: float = 0.0  # microseconds of exchanges with other chips
     unknown: tuple[str, ...] = ()  # why operations have no price
-    moved: Counter[int] = field(default_factory=Counter)  # memory (HBM, NEAR ...) -> megabytes, each array once
+    # memory (HBM, NEAR ...) -> megabytes, each array once
+    moved: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
     again: float = 0.0  # megabytes of HBM that a product's windows read once more
     resident: float = 0.0  # megabytes of arguments that an earlier step may have left in vector memory
     steps: int = 0  # from one window of its arrays to the next
@@ -96,7 +97,7 @@ class Work:
     scalar: bool = False  # whether it makes one number: on the scalar core, if it touches no HBM
 
     def include(self, other: Work) -> None:
-        """Add what ``other`` asks for."""
+        """Add what ``other`` asks of the units."""
         own = vars(self)
         for name, value in vars(other).items():
             if value:
