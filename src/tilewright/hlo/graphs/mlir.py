@@ -388,7 +388,7 @@ class _Reader:
         except TypeError:  # complex numbers have no attribute class
             said = (handle,)
         first = self.said.get(said)
-        op = Node(name, [values[v] for v in handle.operands], first and first.attributes)
+        op = Node(name, [values[v] for v in handle.operands], first.attributes if first else None)
         op.handle, op.read, op.position = handle, tuple(op.operands), self.position
         self.position += 1
         for result, kind in zip(results, types):

@@ -229,9 +229,9 @@ def add_operation(
     elif name in _MOVES:
         if name == "broadcast" and operands:  # what lies along the lanes is brought elsewhere, or repeated along them
             lanes, own = ([d for d in each.minor_to_major if each.shape[d] > 1] for each in (result, operands[0]))
-            dims = [op.integers("dimensions")[d : d + 1] for d in own[:2]]
-            if own and dims[0] != (*lanes[:1],):  # eight of its numbers a register, or it is turned as it is
-                together = REGISTER if dims[1:] == [(*lanes[:1],)] else 8
+            goes = [op.integers("dimensions")[d : d + 1] for d in own[:2]]
+            if own and goes[0] != (*lanes[:1],):  # eight of its numbers a register, or it is turned as it is
+                together = REGISTER if goes[1:] == [(*lanes[:1],)] else 8
                 work.rotations += min(registers, share * prod(operands[0].shape) / together)
         work.registers += registers * constants[_MOVES[name]]
     elif name == "reduce":
