@@ -297,14 +297,21 @@ def _fixed_gather(node: Node) -> _FixedGather | None:
 def _slice_at_places(found: _FixedGather, make: Maker) -> Value:
     root, axes = found
     value = root.operands[0]
+    plain = {d: axis.slices[0] for d, axis in axes.items() if not axis.times and len(axis.slices) == 1}
+    cuts = [plain.get(d, (0, 1, size)) for d, size in enumerate(value.sizes)]
+    ends = [first + (count - 1) * step + 1 for first, step, count in cuts]
+    value = make.slice(value, [first for first, _, _ in cuts], ends, [step for _, step, _ in cuts])  # in one cut
     for d, axis in axes.items():
+        if d in plain:
+            continue
         if axis.times:
             wide = (*value.sizes[: d + 1], axis.times, *value.sizes[d + 1 :])
             spread = make.broadcast(value, wide, [k for k in range(len(wide)) if k != d + 1])
             value = make.reshape(spread, (*value.sizes[:d], value.sizes[d] * axis.times, *value.sizes[d + 1 :]))
             continue
-        ends = [(first, first + (count - 1) * step + 1, step) for first, step, count in axis.slices]
-        value = make.concatenate([make.part(value, d, *end) for end in ends], d)
+        value = make.concatenate(
+            [make.part(value, d, a, a + (n - 1) * step + 1, step) for a, step, n in axis.slices], d
+        )
     # From the operand's order to the result's: what stays at the offset dims, what was picked at its own.
     own = root.attributes
     stays = [d for d in range(len(value.sizes)) if d not in own["collapsed"]]
