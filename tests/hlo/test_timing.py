@@ -701,7 +701,7 @@ def test_what_orders_rows_has_a_time_for_each_row(function):
     shape = jax.ShapeDtypeStruct((512, 2048), jnp.float32)
     step = estimate(load(jax.jit(function).lower(shape).as_text()), "tpu-v6e")
     assert step.priced == 1
-    assert all(row.seconds > 0 for row in step.rows)
+    assert all(row.seconds > 0 for row in step.rows if row.op != "stream")
     sorts = [row for row in step.rows if row.op in ("sort", "top_k")]
     assert bool(sorts) == (function not in (jnp.argmax, jnp.cumsum))
     assert all(not row.calibrated and row.seconds > 66 * 1024 * 0.16e-9 for row in sorts)
