@@ -192,12 +192,13 @@ class Fusions:
 
     def _lies_after(self, op: Operation) -> tuple[int, ...]:
         """The lanes and sublanes of a product of the vector unit: its dims lie as in the operand that has more."""
-        side, (operand, *_) = max(
-            zip(("lhs", "rhs"), map(self._arrays, op.operand_shapes)), key=lambda each: each[1][0].num_elements
-        )
+        left, right = self._arrays(*op.operand_shapes[:2])
+        side, many = ("lhs", left) if left.num_elements > right.num_elements else ("rhs", right)
         batch, over = op.integers(f"{side}_batch_dims"), op.integers(f"{side}_contracting_dims")
-        dims = [*batch, *(d for d in range(operand.rank) if d not in (*batch, *over))]
-        return tuple([dims.index(d) for d in operand.minor_to_major if d in dims])[:2]
+        own = [d for d in range(many.rank) if d not in (*batch, *over)]
+        first = len(batch) if side == "lhs" else len(dims_of(op.shape)) - len(own)
+        goes = {d: k for k, d in enumerate(batch)} | {d: first + k for k, d in enumerate(own)}
+        return tuple([goes[d] for d in many.minor_to_major if d in goes and many.shape[d] > 1])[:2]
 
     def _turned_in_loops(self) -> dict[str, tuple[tuple[int, ...], ...]]:
         """The lanes and sublanes of what a loop writes one place of, in the order in which the place lies together.
