@@ -307,6 +307,20 @@ def test_a_fourier_transform_has_a_time_that_grows_with_it():
     assert 0 < seconds(8, 256, 256) < seconds(16, 256, 256) < seconds(16, 256, 512) < seconds(16, 509, 512)
 
 
+@pytest.mark.parametrize(("sizes", "microseconds"), [((1024, 512), 140.9), ((1024, 509), 12.6), ((1024, 768), 155.3)])
+def test_a_fourier_transform_takes_as_long_as_the_compilers_products(sizes, microseconds):
+    """Three products in six passes for each factor: as the modules for v6e are priced, of lengths with few factors too."""
+    step = estimate(from_jax(jnp.fft.fft, S(sizes, jnp.complex64)), "tpu-v6e")
+    assert step.device_seconds * 1e6 == pytest.approx(microseconds, rel=0.2)
+
+
+@pytest.mark.parametrize(("chip", "megabytes"), [("tpu-v6e", 67.1), ("tpu-7x", 201.3)])
+def test_a_cumulative_sum_keeps_the_sums_of_its_blocks_near_or_passes_them(chip, megabytes):
+    """What the modules pass through HBM: near the core are sums and copy on v6e, not on 7x."""
+    step = estimate(from_jax(lambda x: jnp.cumsum(x, 1), S((8, 1024, 1024), F32)), chip)
+    assert step.bytes / 1e6 == pytest.approx(megabytes, rel=0.01)
+
+
 def test_a_scatter_of_many_rows_sorts_them_and_fetches_each():
     def added(ids, rows):
         return jnp.zeros((50_000, 256)).at[ids].add(rows)
