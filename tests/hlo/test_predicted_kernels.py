@@ -309,7 +309,7 @@ def test_a_fourier_transform_has_a_time_that_grows_with_it():
 
 @pytest.mark.parametrize(("sizes", "microseconds"), [((1024, 512), 140.9), ((1024, 509), 12.6), ((1024, 768), 155.3)])
 def test_a_fourier_transform_takes_as_long_as_the_compilers_products(sizes, microseconds):
-    """Three products in six passes for each factor: as the modules for v6e are priced, of lengths with few factors too."""
+    """Three products in six passes for each factor, as the modules for v6e are priced; of a prime length one."""
     step = estimate(from_jax(jnp.fft.fft, S(sizes, jnp.complex64)), "tpu-v6e")
     assert step.device_seconds * 1e6 == pytest.approx(microseconds, rel=0.2)
 
