@@ -203,6 +203,18 @@ def test_a_program_becomes_these_kernels(name):
     assert [(row.op, row.runs, row.lane) for row in kernels(*asked)] == wanted
 
 
+@pytest.mark.parametrize(("scores", "megabytes"), [(None, 1098.9), (F32, 2172.6)])
+def test_scores_are_written_as_narrow_as_they_are_computed(scores, megabytes):
+    """Megabytes of the compiler's modules for v6e: a softmax in float32 converts scores of bfloat16 as it reads them."""
+
+    def function(q, k):
+        made = 0.1 * jnp.einsum("bhqd,bhkd->bhqk", q, k, preferred_element_type=scores)
+        return jnp.einsum("bhqk,bhkd->bhqd", jax.nn.softmax(made.astype(F32)).astype(BF16), k)
+
+    rows = kernels(function, *[S((2, 8, 4096, 64), BF16)] * 2)
+    assert sum(row.bytes for row in rows) / 1e6 == pytest.approx(megabytes, rel=0.02)
+
+
 @pytest.mark.parametrize(("chip", "microseconds"), [("tpu-v6e", 26.3), ("tpu-v5e", 58.7)])
 def test_bfloat16_is_computed_in_float32(chip, microseconds):
     """As the compiler's modules for these chips are priced, which convert what they read and what they write."""
