@@ -205,7 +205,7 @@ def test_a_program_becomes_these_kernels(name):
 
 @pytest.mark.parametrize(("scores", "megabytes"), [(None, 1098.9), (F32, 2172.6)])
 def test_scores_are_written_as_narrow_as_they_are_computed(scores, megabytes):
-    """Megabytes of the compiler's modules for v6e: a softmax in float32 converts scores of bfloat16 as it reads them."""
+    """Megabytes of the compiler's modules for v6e: a softmax in float32 converts scores of bfloat16 that it reads."""
 
     def function(q, k):
         made = 0.1 * jnp.einsum("bhqd,bhkd->bhqk", q, k, preferred_element_type=scores)
