@@ -203,6 +203,18 @@ def test_a_program_becomes_these_kernels(name):
     assert [(row.op, row.runs, row.lane) for row in kernels(*asked)] == wanted
 
 
+@pytest.mark.parametrize(("scores", "megabytes"), [(None, 1098.9), (F32, 2172.6)])
+def test_scores_are_written_as_narrow_as_they_are_computed(scores, megabytes):
+    """Megabytes of the compiler's modules for v6e: a softmax in float32 converts scores of bfloat16 that it reads."""
+
+    def function(q, k):
+        made = 0.1 * jnp.einsum("bhqd,bhkd->bhqk", q, k, preferred_element_type=scores)
+        return jnp.einsum("bhqk,bhkd->bhqd", jax.nn.softmax(made.astype(F32)).astype(BF16), k)
+
+    rows = kernels(function, *[S((2, 8, 4096, 64), BF16)] * 2)
+    assert sum(row.bytes for row in rows) / 1e6 == pytest.approx(megabytes, rel=0.02)
+
+
 @pytest.mark.parametrize(("chip", "microseconds"), [("tpu-v6e", 26.3), ("tpu-v5e", 58.7)])
 def test_bfloat16_is_computed_in_float32(chip, microseconds):
     """As the compiler's modules for these chips are priced, which convert what they read and what they write."""
@@ -342,6 +354,20 @@ def test_a_fourier_transform_has_a_time_that_grows_with_it():
         return step.device_seconds
 
     assert 0 < seconds(8, 256, 256) < seconds(16, 256, 256) < seconds(16, 256, 512) < seconds(16, 509, 512)
+
+
+@pytest.mark.parametrize(("sizes", "microseconds"), [((1024, 512), 140.9), ((1024, 509), 12.6), ((1024, 768), 155.3)])
+def test_a_fourier_transform_takes_as_long_as_the_compilers_products(sizes, microseconds):
+    """Three products in six passes for each factor, as the modules for v6e are priced; of a prime length one."""
+    step = estimate(from_jax(jnp.fft.fft, S(sizes, jnp.complex64)), "tpu-v6e")
+    assert step.device_seconds * 1e6 == pytest.approx(microseconds, rel=0.2)
+
+
+@pytest.mark.parametrize(("chip", "megabytes"), [("tpu-v6e", 67.1), ("tpu-7x", 201.3)])
+def test_a_cumulative_sum_keeps_the_sums_of_its_blocks_near_or_passes_them(chip, megabytes):
+    """What the modules pass through HBM: near the core are sums and copy on v6e, not on 7x."""
+    step = estimate(from_jax(lambda x: jnp.cumsum(x, 1), S((8, 1024, 1024), F32)), chip)
+    assert step.bytes / 1e6 == pytest.approx(megabytes, rel=0.01)
 
 
 def test_a_scatter_of_many_rows_sorts_them_and_fetches_each():

@@ -78,7 +78,7 @@ _WINDOW_KEYS = {"window_strides": "stride", "lhs_dilation": "lhs_dilate", "rhs_d
 _PADS = re.compile(r"\bpad(?:ding)?\s*=\s*(?:dense<)?(\[\[[-\d,\s\[\]]*\]\])")
 _SIZES = re.compile(rf"\b(?:broadcast_)?sizes\s*=\s*{_I64S}")
 _OPERAND = re.compile(r"\(tensor<((?:\d+x|\?x)*)")
-_LENGTHS = re.compile(rf"\b(?:slice_sizes|(?:fft_)?length)\s*=\s*{_I64S}")
+_LENGTHS = re.compile(rf"\b(?:slice_sizes|window_dimensions|(?:fft_)?length)\s*=\s*{_I64S}")
 _SLICE = re.compile(r"\[([\d:,\s]*)\]")
 _SLICE_KEYS = ("start_indices", "limit_indices", "strides")
 _SLICE_PART = re.compile(rf"\b(start_indices|limit_indices|strides)\s*=\s*{_I64S}")
@@ -250,6 +250,7 @@ _READERS: dict[str, Callable[[str], dict[str, str]]] = {
     "constant": lambda text: {"literal": m[1]} if (m := _SCALAR.search(text)) else {},  # of a scalar alone
     "gather": lambda text: _dimensions(text, "slice_sizes", _LENGTHS),
     "fft": lambda text: _dimensions(text, "fft_length", _LENGTHS),
+    "reduce_window": lambda text: _dimensions(text, "window_dimensions", _LENGTHS),
     "pad": _pad,
     "slice": _slice,
     "broadcast": _broadcast,

@@ -570,7 +570,7 @@ class Fusions:
         return found
 
     def _along(self, name: str, narrowest: bool, taken: Collection[str] = ()) -> str:
-        """What a head writes of the one way from it: the end of it, or the smallest on it towards another head.
+        """What a head writes of the one way from it: its end, no wider than it must, or the smallest towards a head.
 
         The way ends where it meets that of another head, ``taken``: one kernel has one product.
         """
@@ -580,7 +580,7 @@ class Fusions:
                 break
             at = self.readers[at][0].name
             same = self.kind[name] in PRODUCTS and self.bytes[at] == self.bytes[best]
-            if not narrowest or same or self.bytes[at] < self.bytes[best]:
+            if (not narrowest and not self._widens(at)) or same or self.bytes[at] < self.bytes[best]:
                 best = at
         return best
 

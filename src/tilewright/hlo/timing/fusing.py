@@ -41,8 +41,8 @@ turns them, and adds to sums in vector memory (7x)."""
 _FLOATS = frozenset({"bf16", "f32"})
 _TWIDDLES = 6
 """Operations of the vector unit that one stage of a Fourier transform takes for each point, and its kernels."""
-_WINDOW_MB = 5.0
-"""Megabytes of one window of a kernel's arrays."""
+_WINDOW, _WINDOW_MB = 128, 5.0
+"""Elements of the widest window that is passed at once; megabytes of one window of a kernel's arrays."""
 _MANY_ROWS, _TABLE_MB, _LARGE_TABLE_MB = 2048, 2.0, 24.0
 """Rows, and megabytes of a table, from which a gather is left to SparseCores; of a table that is not large no more than
 it has, of four bytes an element (90 modules of v6e and 7x)."""
@@ -220,6 +220,17 @@ class Fusing(Placed):
             return 0.0
         return self.chip.gathered_us(op, rows, result.megabytes)[0]
 
+    def _in_blocks(self, op: Operation, work: Work) -> None:
+        """Add what windows of more than 128 ask, as cumulative sums have them: kernels for the sums within blocks of
+        128, for those of the blocks and for both; the blocks stand in an order of their own, from and to copies."""
+        tiles, window = self.tiles[op.name], op.integers("window_dimensions")
+        if max(window, default=0) > _WINDOW and len(window) == len(tiles.shape):
+            copies = (4, 1, 2)[min(2, tiles.minor_to_major.index(window.index(max(window))))]
+            near = 2 * tiles.megabytes <= self.chip.kernel["near_result_mb"]
+            work.moved[self._memory(near)] += 2 * (1 + copies) * tiles.megabytes  # type: ignore[assignment]
+            work.rotations += copies * tiles.elements / REGISTER
+            work.starts += 4 + copies
+
     def _convert(self, work: Work, written: set[str], shares: Mapping[str, float], members: Collection[str]) -> None:
         """Add what it takes to compute in float32: each value of bfloat16 becomes one where it is first taken, and one
         of bfloat16 where it is written, or a product takes it."""
@@ -231,23 +242,26 @@ class Fusing(Placed):
             if self.by_name[name].shape.startswith("bf16[") and plain_opcode(self.by_name[name].opcode) not in FREE:
                 work.registers += shares[name] * self.tiles[name].elements / REGISTER * self.chip.kernel["convert_ops"]
 
-    def _transform(self, op: Operation, work: Work) -> float:
-        """Add what a Fourier transform asks, as it is compiled to many kernels; megabytes that it keeps between them.
+    def _transform(self, op: Operation, work: Work) -> None:
+        """Add what a Fourier transform asks, as it is compiled to many kernels, with what lies between them.
 
-        A product with the roots for each factor of a length up to 128, real and imaginary parts apart, between them
-        the twiddles and a copy into the next one's order (seen on v5e, v5p, v6e, 7x).
+        Products with the roots for a length up to 256, of others for each factor up to 128: three real ones, of float32
+        in six passes. Between them are the twiddles and a copy into the next one's order (seen on v5e, v5p, v6e, 7x).
         """
         points, stages = max(tiles.elements for tiles in (self.tiles[op.name], *self.operand_tiles(op))), 0
         for length in op.integers("fft_length"):
             while length > 1:
-                factor = next((n for n in range(min(length, 128), 1, -1) if length % n == 0), length)
-                work.matrix_us += 4 * matrix_us(self.chip.kernel, op, points // factor, factor, factor)
-                work.products["bf16"] += 8 * points * factor
+                sizes = range(128, 1, -1) if length > 256 else ()
+                factor = next((n for n in sizes if length % n == 0), length)
+                work.matrix_us += 3 * 6 * matrix_us(self.chip.kernel, op, points // factor, factor, factor)
+                work.products["bf16"] += 6 * points * factor
                 length, stages = length // factor, stages + 1
         work.registers += stages * _TWIDDLES * points / REGISTER
         work.rotations += stages * 2 * points / REGISTER
         work.starts += stages * _TWIDDLES
-        return stages * _TWIDDLES * 2 * 4e-6 * points
+        parts = 8e-6 * points  # megabytes, real and imaginary; a kernel's result lies beside what it reads
+        near = self._memory(2 * parts <= self.chip.kernel["near_result_mb"])
+        work.moved[near] += stages * _TWIDDLES * parts  # type: ignore[assignment]
 
     def _asked(self, op: Operation) -> tuple[Work, float]:
         """What a kernel asks, and megabytes of arguments that come early or earlier."""
@@ -286,8 +300,10 @@ class Fusing(Placed):
                     given = sum(tiles.megabytes for tiles in operands) if not rows else 2 * operands[-1].megabytes
                     work.apart_us += self.chip.sparse_us(0, 0, given)
                     continue
+            if of == "reduce-window":
+                self._in_blocks(member, work)
             if of == "fft":
-                between += self._transform(member, work)
+                self._transform(member, work)
                 continue
             turned = of == "reshape" and len(self.kernels.get(name, ())) > 1  # by a copy, from the product's order
             if self.chip.machine.compiler_widens and of in ELEMENTWISE:
