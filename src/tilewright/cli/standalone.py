@@ -112,8 +112,15 @@ def targets(
     deliver(Answer(lambda: value, lambda: [table]), to)
 
 
-_COMPILER = ("layout_rule", "compiler_normalizes", "compiler_masks_groups", "compiler_sends_rows")
-_PLAIN = ("family", *_COMPILER, "devices_per_chip", "short_run_bytes", "short_kept_run_bytes")
+_COMPILER = ("normalizes", "masks_groups", "sends_rows", "widens")
+_PLAIN = (
+    "family",
+    "layout_rule",
+    *(f"compiler_{does}" for does in _COMPILER),
+    "devices_per_chip",
+    "short_run_bytes",
+    "short_kept_run_bytes",
+)
 
 
 def _constants(chip: chips_known.Target) -> Iterator[tuple[str, str, str]]:

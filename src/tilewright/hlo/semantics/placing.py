@@ -112,6 +112,8 @@ class Placed:
         largest = max(sized, key=lambda name: self.tiles[name].megabytes, default="")
         fits = largest and self.tiles[largest].megabytes <= time["between_calls_mb"]
         self.prefetched = largest if fits and computation.entry else ""  # the argument brought in between calls
+        machine = context.chip  # of two cores that are one device and have no memory in common
+        self.apart = time["cores"] > 1 and (machine is None or machine.memory("cmem") is None)
         self.near = self._stay_near(kernels, time["near_result_mb"])
 
     def _stay_near(self, kernels: Sequence[Operation], room: float) -> set[str]:
@@ -133,7 +135,8 @@ class Placed:
         carried = [op.name for op in self.operations if op.opcode == "parameter"]
         fresh = {op.name for op in kernels if plain_opcode(op.opcode) not in WRITES_IN_PLACE}
         beside = {name: kernel for kernel, names in self.joined.items() for name in (kernel, *names)}
-        steps = [(op.operands, beside.get(op.name, op.name)) for op in kernels if op.opcode != "return"]
+        working = (op for op in kernels if plain_opcode(op.opcode) not in TAKES_NO_TIME)
+        steps = [(op.operands, beside.get(op.name, op.name)) for op in working]
         read = {name for names, kernel in steps for name in names if beside.get(name) != kernel}
         leaving = self.results - (fresh & read if self.computation.entry else set())  # the others are copied out
         least, apart = room, {*carried, *leaving}
@@ -154,7 +157,7 @@ class Placed:
                     continue
                 if plain_opcode(op.opcode) in WRITES_IN_PLACE and op.operands[0] in near:
                     near.add(op.name)
-                elif size[op.name] <= room:
+                elif size[op.name] <= room and not (self.apart and self._is_for_both(op)):
                     near.add(op.name)
                     room -= size[op.name]
                     heappush(alive, (last.get(op.name, at), size[op.name]))
@@ -165,6 +168,14 @@ class Placed:
                 near |= {*pair}
                 least -= size.get(pair[0], 0.0)
         return near
+
+    def _is_for_both(self, op: Operation) -> bool:
+        """Whether cores write into HBM for each other what they make: products, copies, all but fusions of the vector
+        unit (0 of 2,000 such arrays of v5p's modules lie near, 738 of 852 of those fusions).
+        """
+        _, members = self.found.get(op.name, ({}, {}))
+        kinds = [plain_opcode(self.by_name[name].opcode) for name in members]
+        return op.opcode == "copy" or len(kinds) < 2 or not PRODUCTS.isdisjoint(kinds)
 
     def _brought_in(self) -> Iterator[str]:
         """What a compiler brings in between calls, as it is or in a wider type and another order: both sides of a dot,
@@ -206,7 +217,10 @@ class Placed:
             elif not kinds.isdisjoint(PRODUCTS):
                 continue
             elif read and self.tiles[op.name].shape and (kind == "reduce" or kinds <= _TOGETHER):
-                last, over = max(read, key=lambda name: self.number[name]), op.operands[0]
+                wide = [
+                    name for name in read if name in self.tiles and self.tiles[name].shape
+                ]  # numbers are given along
+                last, over = max(wide or read, key=lambda name: self.number[name]), op.operands[0]
                 size = self.tiles[over if kind == "reduce" and over in self.tiles else op.name].elements
                 kernel = made_in.get(last, "")
                 if kind == "reduce":
