@@ -111,13 +111,18 @@ def test_a_step_with_a_cache_passes_what_its_module_does(function, cache, donate
     assert step.device_seconds * 1e6 == pytest.approx(us, rel=0.25)
 
 
-def test_a_product_with_one_row_a_batch_is_the_vector_units():
-    """Sums along the lanes turn registers: twice the bytes' time on v6e (83 us in its module)."""
+@pytest.mark.parametrize(("chip", "us", "lane"), [("tpu-v6e", 83, "vector"), ("tpu-7x", 24.7, "matrix")])
+def test_a_product_with_one_row_a_batch_is_a_sum_where_another_product_makes_the_row(chip, us, lane):
+    """Sums along the lanes turn registers: twice what the bytes take on v6e. 7x leaves it to the matrix unit."""
 
-    def scores(q, keys):
+    def scores(x, w, keys):
+        q = (x @ w).reshape(BATCH, HEADS, DEPTH)
         return jnp.einsum("bhd,blhd->bhl", q, keys)
 
-    q, keys = S((BATCH, HEADS, DEPTH), BF16), S((BATCH, LENGTH, HEADS, DEPTH), BF16)
-    (row,) = [row for row in estimate(from_jax(scores, q, keys), "tpu-v6e").rows if row.op == "dot_general"]
-    assert (row.lane, row.bound) == ("vector", "vector")
-    assert row.seconds * 1e6 == pytest.approx(83, rel=0.1)
+    keys = S((BATCH, LENGTH, HEADS, DEPTH), BF16)
+    rows = estimate(from_jax(scores, X, S((WIDTH, WIDTH), BF16), keys), chip).rows
+    row = max(rows, key=lambda row: row.seconds)
+    assert row.lane == lane
+    assert row.seconds * 1e6 == pytest.approx(us, rel=0.1)
+    alone = estimate(from_jax(lambda q, keys: jnp.einsum("bhd,blhd->bhl", q, keys), S((16, 8, 128), BF16), keys), chip)
+    assert max(alone.rows, key=lambda row: row.seconds).lane == "matrix"

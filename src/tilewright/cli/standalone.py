@@ -112,15 +112,9 @@ def targets(
     deliver(Answer(lambda: value, lambda: [table]), to)
 
 
-_COMPILER = ("normalizes", "masks_groups", "sends_rows", "widens")
-_PLAIN = (
-    "family",
-    "layout_rule",
-    *(f"compiler_{does}" for does in _COMPILER),
-    "devices_per_chip",
-    "short_run_bytes",
-    "short_kept_run_bytes",
-)
+_COMPILER = ("normalizes", "masks_groups", "sends_rows", "widens", "sums_products")
+_LAYOUTS = ("layout_rule", *(f"compiler_{does}" for does in _COMPILER))
+_PLAIN = ("family", *_LAYOUTS, "devices_per_chip", "short_run_bytes", "short_kept_run_bytes")
 
 
 def _constants(chip: chips_known.Target) -> Iterator[tuple[str, str, str]]:

@@ -301,6 +301,8 @@ class Target:
                                blocks without any, not as a kernel of its own that writes float32
     ``compiler_sends_rows``    it leaves gathers, and scatters of 32-bit elements, of many rows to SparseCores
     ``compiler_widens``        it computes bfloat16 in float32: what is read is converted, and what is written
+    ``compiler_sums_products`` of a product with one row a batch, which another product makes, it makes a sum of the
+                               vector unit
     ``devices_per_chip``       2 where each core is a device of its own; memories, matrix units and links are a
                                device's, :attr:`whole` has a chip's
     ``caveat``                 what to know before any figure of this chip is believed: nobody has measured it
@@ -323,6 +325,7 @@ class Target:
     compiler_masks_groups: bool = False
     compiler_sends_rows: bool = False
     compiler_widens: bool = False
+    compiler_sums_products: bool = False
     devices_per_chip: Count = 1
     caveat: str = ""
     short_run_bytes: Count = 0

@@ -183,12 +183,18 @@ class Fusions:
         return ()
 
     def _of_vectors(self) -> Iterator[str]:
-        """Products of the vector unit, which does them as a reduction."""
-        for op in self.operations:
-            if self.kind[op.name] in DOTS and op.integers("lhs_batch_dims"):
+        """Products with one row a batch that another product makes: the vector unit does them, as a reduction."""
+        made = set[str]()  # by products
+        for op in self.operations if self.context.chip is not None and self.context.chip.compiler_sums_products else ():
+            known = [name for name in op.operands if name.partition("#")[0] in made]
+            if self.kind[op.name] in DOTS and known and op.integers("lhs_batch_dims"):
                 operands, result = self._arrays(*op.operand_shapes[:2]), self._arrays(op.shape)
                 if len(operands) == 2 and len(result) == 1 and is_of_vectors(op, operands, result[0]):
-                    yield op.name
+                    few = min(range(2), key=lambda k: operands[k].num_elements)
+                    if op.operands[few] in known:
+                        yield op.name
+            if known or self.kind[op.name] in PRODUCTS:
+                made.add(op.name)
 
     def _lies_after(self, op: Operation) -> tuple[int, ...]:
         """The lanes and sublanes of a product of the vector unit: its dims lie as in the operand that has more."""

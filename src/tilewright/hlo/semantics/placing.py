@@ -217,9 +217,8 @@ class Placed:
             elif not kinds.isdisjoint(PRODUCTS):
                 continue
             elif read and self.tiles[op.name].shape and (kind == "reduce" or kinds <= _TOGETHER):
-                wide = [
-                    name for name in read if name in self.tiles and self.tiles[name].shape
-                ]  # numbers are given along
+                # numbers are given along
+                wide = [name for name in read if name in self.tiles and self.tiles[name].shape]
                 last, over = max(wide or read, key=lambda name: self.number[name]), op.operands[0]
                 size = self.tiles[over if kind == "reduce" and over in self.tiles else op.name].elements
                 kernel = made_in.get(last, "")

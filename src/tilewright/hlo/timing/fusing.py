@@ -311,7 +311,7 @@ class Fusing(Placed):
                 turned = of == "convert" and shapes <= _FLOATS
                 member = replace(member, shape=member.shape.replace("bf16", "f32"))
             if not turned:
-                add_operation(work, self.chip.kernel, member, operands, made, share)
+                add_operation(work, self.chip.kernel, member, operands, made, share, name in self.of_vectors)
             work.again += self.read_again(member, operands) if of in DOTS else 0.0
             if self.number[name] < last:
                 between += self._turn_first(member, work, share)

@@ -186,9 +186,18 @@ def _add_product_of_vectors(
 
 
 def add_operation(
-    work: Work, constants: TimeConstants, op: Operation, operands: Sequence[Tiles], result: Tiles, share: float = 1.0
+    work: Work,
+    constants: TimeConstants,
+    op: Operation,
+    operands: Sequence[Tiles],
+    result: Tiles,
+    share: float = 1.0,
+    sums: bool = True,
 ) -> None:
-    """Add what ``op`` asks of the units to ``work``, where a ``share`` of its result is wanted: products are whole."""
+    """Add what ``op`` asks of the units to ``work``, where a ``share`` of its result is wanted: products are whole.
+
+    ``sums``: a product with one row a batch is a sum of the vector unit.
+    """
     name, each = plain_opcode(op.opcode), share / REGISTER
     registers = result.elements * each
     if name in _REGISTER_BY_REGISTER:
@@ -208,7 +217,7 @@ def add_operation(
             return
         batch, height, columns, depth = dims
         work.products[matrix_type(op)] += product_flops(op, operands, result) or 0
-        if is_of_vectors(op, operands, result):
+        if sums and is_of_vectors(op, operands, result):
             _add_product_of_vectors(work, constants, op, operands, share)
             return
         work.matrix_us += batch * matrix_us(constants, op, height, columns, depth)
