@@ -219,7 +219,7 @@ def _without_barriers(operations: Sequence[Operation]) -> list[Operation]:
     """The operations that read what went into barriers: those only keep what is computed again from being merged."""
 
     def same(op: Operation) -> str:
-        return op.operands[0] if plain_opcode(op.opcode) == "optimization-barrier" and len(op.operands) == 1 else ""
+        return op.operands[0] if op.opcode in _BARRIERS and len(op.operands) == 1 else ""
 
     return _renamed(operations, same) if any(map(same, operations)) else [*operations]
 

@@ -64,7 +64,7 @@ class Placed:
         self.context, self.computation, self.captured = context, computation, captured
         fusions = Fusions(context, computation, self.captured, written=True)
         self.operations = [op for op in fusions.operations if op.opcode != "return"]
-        self.in_softmax, self.hoisted = fusions.in_softmax, fusions.hoisted
+        self.in_softmax, self.hoisted, self.returned = fusions.in_softmax, fusions.hoisted, fusions.returned
         # an operation -> its kernel, among the copies that turn its operands before it, or its result behind it
         self.kernels, kernels = defaultdict[str, list[Operation]](list), fusions.kernels()
         for op in kernels:
@@ -72,7 +72,6 @@ class Placed:
         self.by_name, self.readers = {op.name: op for op in self.operations}, fusions.readers
         self.in_part = read_in_part(self.operations)
         self.number = {op.name: k for k, op in enumerate(self.operations)}
-        self.returned = next((op.operands for op in reversed(fusions.operations) if op.opcode == "return"), ())
         for k, name in enumerate(self.returned if computation.entry else ()):
             if name in self.kernels and name in self.returned[:k]:  # the same array is no result twice
                 copied = self.by_name[name].shape
