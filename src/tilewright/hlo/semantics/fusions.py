@@ -377,13 +377,8 @@ class Fusions:
         taken, nested = set[str](), set[str]()
         for op in reversed(self.operations):
             name = op.name
-            if self.kind[name] not in HEADS and name not in self.masked:
-                continue
-            if name in self.captured or not self.readers[name]:
-                continue
-            if name in self.hoisted:
-                continue
-            if self.kind[name] == "reduce":
+            flows = (self.kind[name] in HEADS and self.kind[name] != "reduce") or name in self.masked
+            if not flows or name in self.captured or name in self.hoisted or not self.readers[name]:
                 continue
             ends, keeps = self._ends(name)
             end = next(iter(ends)) if len(ends) == 1 and keeps else ""
