@@ -274,7 +274,7 @@ def _fused_in(operations: Sequence[Operation]) -> set[str]:
             if (passes and computing) or made or (kind == "transpose" and _of_product(op, readers, makers, read_by)):
                 along.add(op.name)
         for name in op.operands:
-            read_by[name.partition("#")[0]].append(op)
+            read_by[name.partition("#")[0] if "#" in name else name].append(op)
     return along
 
 
