@@ -17,6 +17,7 @@ from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.opcodes import DOTS, INSIDE, MARKER_CALLS, TAKES_NO_TIME, WRITES_IN_PLACE
 from tilewright.hlo.program import Computation, Operation, Program, Source
 
+_UPDATES = WRITES_IN_PLACE.keys() | {name.replace("-", "_") for name in WRITES_IN_PLACE}
 _UNCHANGED = frozenset({"pad", "slice", "reshape", "convert"})
 """Operations that do nothing where their result has the operand's shape and nothing is padded."""
 _NOT_ZERO = re.compile("[1-9]")
@@ -177,8 +178,9 @@ def _in_order(op: Operation) -> Sequence[Operation]:
 def _renamed(operations: Sequence[Operation], same: Callable[[Operation], str]) -> list[Operation]:
     """The operations without those that only name a value again: ``same`` gives its first name, "" for the others."""
     names, found = dict[str, str](), list[Operation]()
+    renamed = names.keys()
     for op in operations:
-        if not names.keys().isdisjoint(op.operands):
+        if not renamed.isdisjoint(op.operands):
             op = op.reading(tuple([names.get(name, name) for name in op.operands]))
         if known := same(op):
             names[op.name] = known
@@ -190,8 +192,7 @@ def _renamed(operations: Sequence[Operation], same: Callable[[Operation], str]) 
 def _once(operations: Sequence[Operation], program: Program) -> list[Operation]:
     """The operations without those that compute what another has computed."""
     known: dict[tuple[object, ...], str] = {}
-    updates = (op for op in operations if op.operands and plain_opcode(op.opcode) in WRITES_IN_PLACE)
-    written = {op.name: op.operands[0] for op in updates}
+    written = {op.name: op.operands[0] for op in operations if op.opcode in _UPDATES and op.operands}
 
     def same(op: Operation) -> str:
         kind = plain_opcode(op.opcode)
@@ -218,7 +219,7 @@ def _without_barriers(operations: Sequence[Operation]) -> list[Operation]:
     """The operations that read what went into barriers: those only keep what is computed again from being merged."""
 
     def same(op: Operation) -> str:
-        return op.operands[0] if plain_opcode(op.opcode) == "optimization-barrier" and len(op.operands) == 1 else ""
+        return op.operands[0] if op.opcode in _BARRIERS and len(op.operands) == 1 else ""
 
     return _renamed(operations, same) if any(map(same, operations)) else [*operations]
 

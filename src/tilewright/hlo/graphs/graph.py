@@ -266,10 +266,11 @@ class Block:
     A function's block holds its MLIR ``module``: the bindings do not keep it alive for the handles in it. ``edits``
     counts the operations that were put into it, and the operands that they were given since. ``loose``: those put into
     it, or with a result that lost its last user, since somebody dropped what nobody uses; None where nobody has.
+    ``merged``: the edits after which no two of its operations compute the same.
     """
 
     __slots__ = (
-        "arguments", "changed", "edits", "handle", "loose", "module", "name", "operations", "owner", "placed",
+        "arguments", "changed", "edits", "handle", "loose", "merged", "module", "name", "operations", "owner", "placed",
     )  # fmt: skip
 
     def __init__(self, name: str = "", owner: Node | None = None) -> None:
@@ -278,7 +279,7 @@ class Block:
         self.operations: list[Node] = []
         self.handle: Any = None
         self.module: Any = None
-        self.changed, self.edits = False, 0
+        self.changed, self.edits, self.merged = False, 0, -1
         self.loose: list[Node] | None = None
         self.placed: tuple[list[Node], int, dict[str, list[int]]] = [], 0, {}
 
@@ -318,7 +319,7 @@ def walk(block: Block) -> Iterator[Block]:
     while open_:
         current = open_.pop()
         yield current
-        open_ += [inner for op in reversed(current.operations) for inner in reversed(op.blocks)]
+        open_ += [inner for op in reversed(current.operations) if op.blocks for inner in reversed(op.blocks)]
 
 
 def operations_in(body: Block) -> Iterator[Node]:

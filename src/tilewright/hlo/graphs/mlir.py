@@ -380,7 +380,7 @@ class _Reader:
 
     def operation(self, handle: Any) -> Node:
         name, held, regions, values = handle.name.removeprefix(_PREFIX), handle.attributes, handle.regions, self.values
-        names, results = [*held], [*handle.results]
+        names, results = [*held] if len(held) else [], [*handle.results]
         types = [self.types.get(kind := result.type) or self.type_of(kind) for result in results]
         does = _body(name, handle) if len(regions) else {}
         try:
@@ -388,7 +388,7 @@ class _Reader:
         except TypeError:  # complex numbers have no attribute class
             said = (handle,)
         first = self.said.get(said)
-        op = Node(name, [values[v] for v in handle.operands], first.attributes if first else None)
+        op = Node(name, map(values.__getitem__, handle.operands), first.attributes if first else None)
         op.handle, op.read, op.position = handle, tuple(op.operands), self.position
         self.position += 1
         for result, kind in zip(results, types):

@@ -96,6 +96,8 @@ class CommonSubexpressions(Rewrite):
 
     def apply(self, block: Block) -> int:
         """One pass; operands are merged before their users, so one is enough."""
+        if block.merged == block.edits:
+            return 0
         seen: dict[Hashable, Node] = {}
         kept: list[Node] = []
         for op in block.operations:

@@ -134,6 +134,7 @@ def with_calls_in_place(bodies: Sequence[Block], once: bool = False) -> tuple[li
         for name in _innermost_first(calls).static_order():
             expanding.first = {} if once and name not in expanding.private else None
             expanding.put(functions[name], functions[name], None, ())
+            functions[name].merged = functions[name].edits if expanding.first is not None else -1
     named, open_ = set[str](), functions.keys() - (expanding.private if expanding.called else ())
     while open_:
         named |= open_

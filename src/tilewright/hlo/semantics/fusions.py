@@ -20,6 +20,7 @@ A stated model, read off the modules of the TPU's compiler:
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -115,32 +116,33 @@ class Fusions:
         sizes = {each: self.size(each) for each in shapes}
         self.elements = {each: sum(layout.num_elements for layout in self._arrays(each)) for each in shapes}
         self.bytes = {op.name: sizes[op.shape] for op in self.operations}
-        self.kind = {op.name: plain_opcode(op.opcode) for op in self.operations}
+        self.kind, self.of_kind = dict[str, str](), defaultdict[str, list[Operation]](list)
+        for op in self.operations:
+            kind = self.kind[op.name] = plain_opcode(op.opcode)
+            self.of_kind[kind].append(op)
+        self.returned = self.of_kind["return"][-1].operands if self.of_kind["return"] else ()
         self.in_loop = computation.name.endswith(".body")
         self.of_vectors = set(self._of_vectors())
         self.kind |= dict.fromkeys(self.of_vectors, "reduce")
         masks = context.chip is not None and context.chip.compiler_masks_groups
-        grouped = (op for op in self.operations if self.kind[op.name] == "ragged-dot")
-        self.masked = {op.name for op in grouped if masks and not is_turned(op)}
+        self.masked = {op.name for op in self.of_kind["ragged-dot"] if masks and not is_turned(op)}
         self.turned = self._turned_in_loops()
-        sums = (op for op in self.operations if self.kind[op.name] == "reduce")
-        self.softmaxes = {op.name: made for op in sums if (made := self._summed_up(op))}
+        self.softmaxes = {op.name: made for op in self.of_kind["reduce"] if (made := self._summed_up(op))}
         self.images = self._lie_as_images()
         units = context.chip.matrix if context.chip is not None else None
         self.side = units.rows if units else 0
         self.wide_units = self.side >= 256
-        reshapes = (op for op in self.operations if self.kind[op.name] == "reshape")
+        reshapes = self.of_kind["reshape"]
         self.relaid = {op.name for op in reshapes if self._is_relaid(op) and (not written or self._is_of_product(op))}
         self.loops = context.runs[computation.name].trips if computation.name in context.runs else ()
         self.hoisted = self._before_the_loop() if self.in_loop else set[str]()
         self.in_softmax = {name for name, made in self.softmaxes.items() if self._depth_behind(made) < self.side}
         apart = {made for name, made in self.softmaxes.items() if name not in self.in_softmax}
-        self.spread = any(self.kind[op.name] == "pad" and stepped(op) for op in self.operations)
+        self.spread = any(map(stepped, self.of_kind["pad"]))
         self.through = self._flowing() - apart
         self.head_of: dict[str, str] = {}
-        returned = [op.operands for op in self.operations if op.opcode == "return"]
-        self.results = set(returned[-1]) if returned and computation.entry else set()
-        self.arguments = {op.name for op in self.operations if op.opcode == "parameter" and computation.entry}
+        self.results = set(self.returned) if computation.entry else set[str]()
+        self.arguments = {op.name for op in self.of_kind["parameter"] if computation.entry}
         self.kept = self.arguments - given_away(context.program) if self.arguments else self.arguments
         self._let_values_flow()
         self._let_heads_flow()
@@ -185,7 +187,9 @@ class Fusions:
     def _of_vectors(self) -> Iterator[str]:
         """Products with one row a batch that another product makes: the vector unit does them, as a reduction."""
         made = set[str]()  # by products
-        for op in self.operations if self.context.chip is not None and self.context.chip.compiler_sums_products else ():
+        batched = any(op.integers("lhs_batch_dims") for kind in DOTS for op in self.of_kind[kind])
+        sums = batched and self.context.chip is not None and self.context.chip.compiler_sums_products
+        for op in self.operations if sums else ():
             known = [name for name in op.operands if name.partition("#")[0] in made]
             if self.kind[op.name] in DOTS and known and op.integers("lhs_batch_dims"):
                 operands, result = self._arrays(*op.operand_shapes[:2]), self._arrays(op.shape)
@@ -213,11 +217,8 @@ class Fusions:
         has what is written over, and what is cut out of it.
         """
         found = dict[str, tuple[tuple[int, ...], ...]]()
-        for op in self.operations if self.in_loop else ():
-            if (
-                self.kind[op.name] == "dynamic-update-slice"
-                and len(layouts := self._arrays(*op.operand_shapes[:2])) == 2
-            ):
+        for op in self.of_kind["dynamic-update-slice"] if self.in_loop else ():
+            if len(layouts := self._arrays(*op.operand_shapes[:2])) == 2:
                 sizes, order = [layout.shape for layout in layouts], layouts[0].minor_to_major
                 places = [d for d in order if sizes[1][d] == 1 < sizes[0][d]]
                 turned = [d for d in order if d not in places] + places
@@ -239,17 +240,14 @@ class Fusions:
         minor = dict[str, tuple[tuple[int, ...], ...]]()  # value -> its lanes and sublanes, one of these pairs of dims
         minor |= {name: (self._lies_after(self.by_name[name]),) for name in self.of_vectors}
         minor |= self.turned
-        for op in self.operations:
-            if self.kind[op.name] == "convolution":
-                minor |= {name: (pair, pair[::-1]) for name, pair in image_dims(op).items() if name in self.by_name}
+        for op in self.of_kind["convolution"]:
+            minor |= {name: (pair, pair[::-1]) for name, pair in image_dims(op).items() if name in self.by_name}
         for made in self.softmaxes.values():
             sizes = dims_of(self.by_name[made].shape)
             if len(sizes) > 2 and sizes[-2] >= sizes[-1]:
                 minor[made] = ((len(sizes) - 2, len(sizes) - 1),)
-        open_, pools = (
-            [*minor],
-            [op for op in self.operations if self.kind[op.name] in _POOLS and dims_of(op.shape)[1:]],
-        )
+        some = self.operations if any(self.of_kind[kind] for kind in _POOLS) else ()
+        open_, pools = [*minor], [op for op in some if self.kind[op.name] in _POOLS and dims_of(op.shape)[1:]]
         while open_ or pools:
             op = self.by_name[open_.pop()] if open_ else pools.pop()
             if op.name not in minor:
@@ -278,7 +276,7 @@ class Fusions:
 
     def _is_relaid(self, op: Operation) -> bool:
         """Whether a reshape puts dims together that lie apart: a kernel of its own, from memory to memory."""
-        if self.kind[op.name] != "reshape" or not (ends := self._sides(op)):
+        if not (ends := self._sides(op)):
             return False
         dims = [sum(size > 1 for size in layout.shape) for layout in ends]
         unit = ends[1].rank and ends[1].shape[0] == 1  # the product's result then has the reshape's order
@@ -307,7 +305,7 @@ class Fusions:
         up to 4,096 columns and none beyond: that of the product that makes the scores, if it is of less depth than the
         matrix unit has, or one behind it.
         """
-        if self.kind[op.name] != "reduce" or not op.operand_shapes or op.name in self.captured:
+        if not op.operand_shapes or op.name in self.captured:
             return ""
         made = self.by_name.get(op.operands[0])
         while made is not None and self.kind[made.name] == "convert":
@@ -340,9 +338,8 @@ class Fusions:
 
     def _before_the_loop(self) -> set[str]:
         """What a loop's body computes of what stays as it is, and is no larger: it is done once, before the loop."""
-        parameters = [op.name for op in self.operations if op.opcode == "parameter"]
-        returned = next((op.operands for op in reversed(self.operations) if op.opcode == "return"), ())
-        fixed = {before for before, after in zip(parameters, returned, strict=False) if before == after}
+        parameters = [op.name for op in self.of_kind["parameter"]]
+        fixed = {before for before, after in zip(parameters, self.returned, strict=False) if before == after}
         for op in self.operations:
             same = all(name in fixed or name.partition("#")[0] not in self.by_name for name in op.operands)
             if self.kind[op.name] in INSIDE and same:
@@ -413,17 +410,15 @@ class Fusions:
         """Write what several kernels want and what costs more to compute again than to read."""
         through, kinds = self.through, self.kind
         heads: dict[str, _Names] = {}  # the kernels that want a value, itself where it is one
-        multiplied = set[str]()  # values that flow into products, and these
+        multiplied = set[str]()  # what products take, and what that is made of as far as it flows
         for op in reversed(self.operations):
-            name = op.name
+            name, readers = op.name, self.readers[op.name] if op.name in through else ()
             if name not in through:
                 heads[name] = name
-                multiplied |= {name} if kinds[name] in PRODUCTS else set()
-                continue
-            readers = self.readers[name]
-            heads[name] = heads[readers[0].name] if len(readers) == 1 else _union([heads[r.name] for r in readers])
-            if [reader for reader in readers if reader.name in multiplied]:
-                multiplied.add(name)
+            else:
+                heads[name] = heads[readers[0].name] if len(readers) == 1 else _union([heads[r.name] for r in readers])
+            if name in multiplied if name in through else kinds[name] in PRODUCTS:
+                multiplied.update(op.operands)
         known: dict[str, tuple[_Names, bool]] = {}
         for op in self.operations:
             name, kind, wanted = op.name, kinds[op.name], heads[op.name]
@@ -457,9 +452,8 @@ class Fusions:
         taken, nested = set[str](), set[str]()
         for op in reversed(self.operations):
             name = op.name
-            if self.kind[name] not in HEADS - {"reduce"} and name not in self.masked:
-                continue
-            if name in self.captured or name in self.hoisted or not self.readers[name]:
+            flows = (self.kind[name] in HEADS and self.kind[name] != "reduce") or name in self.masked
+            if not flows or name in self.captured or name in self.hoisted or not self.readers[name]:
                 continue
             ends, keeps = self._ends(name)
             end = next(iter(ends)) if len(ends) == 1 and keeps else ""
@@ -512,14 +506,10 @@ class Fusions:
         for op in reversed(self.operations):
             if not op.shape.startswith("f32[") or self.kind[op.name] not in INSIDE or op.name in self.captured:
                 continue
-            readers = self.readers[op.name]
-            for reader in readers:
-                kind = self.kind[reader.name]
-                moved = reader.name in alone and kind in ("reshape", "transpose")
-                if not moved and (kind not in DOTS or matrix_passes(reader) != 1):
-                    break
-            else:
-                alone |= {op.name} if readers else set()
+            readers = [(reader, self.kind[reader.name]) for reader in self.readers[op.name]]
+            moved = (r.name in alone if kind in ("reshape", "transpose") else kind in DOTS for r, kind in readers)
+            if readers and all(moved) and all(kind not in DOTS or matrix_passes(r) == 1 for r, kind in readers):
+                alone.add(op.name)
         return alone - self.arguments - self.results
 
     def _ends_product(self, end: str, name: str) -> bool:

@@ -68,6 +68,7 @@ class Placed:
         self.in_softmax = {name: fusions.softmaxes[name] for name in fusions.in_softmax}  # sums -> exponentials
         self.hoisted, self.of_vectors = fusions.hoisted, fusions.of_vectors
         self.exponentials = dict[str, str]()  # and the kernels that write these
+        self.returned = fusions.returned
         # an operation -> its kernel, among the copies that turn its operands before it, or its result behind it
         self.kernels, kernels = defaultdict[str, list[Operation]](list), fusions.kernels()
         for op in kernels:
@@ -83,7 +84,6 @@ class Placed:
         self.by_name = {op.name: op for op in self.operations} | floats
         self.in_part = read_in_part(self.operations)
         self.number = {op.name: k for k, op in enumerate(self.operations)}
-        self.returned = next((op.operands for op in reversed(fusions.operations) if op.opcode == "return"), ())
         for k, name in enumerate(self.returned if computation.entry else ()):
             if name in self.kernels and name in self.returned[:k]:  # the same array is no result twice
                 copied = self.by_name[name].shape

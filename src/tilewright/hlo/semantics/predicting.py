@@ -84,22 +84,18 @@ _NOTHING = (Origin(Operation("", "", ""), ""),)
 
 
 def tag(bodies: Sequence[Block], program: Program) -> None:
-    """Note in each operation of a program's functions what it was (``Node.origins``)."""
-    for body in bodies:
-        if body.name in program.by_name:
-            _tag_block(body, program, body.name, body.name)
+    """Note in each operation of a program's functions what it was (``Node.origins``).
 
-
-def _tag_block(block: Block, program: Program, computation: str, function: str) -> None:
-    """The block's operations and the text's stand in one order; where they do not, the rest stays untagged."""
-    written = (op for op in program.by_name[computation].operations if op.opcode != "parameter")
-    for node, op in zip(block.operations, written):
-        if node.name.rpartition(".")[2] != op.opcode.rpartition(".")[2]:
-            return
-        node.origins = (Origin(op, function, computation),)
-        for body, name in zip(node.blocks, op.calls):
-            if name in program.by_name:
-                _tag_block(body, program, name, function)
+    A block's operations and the text's stand in one order; where they do not, the rest stays untagged.
+    """
+    open_ = [(body, body.name, body.name) for body in bodies]
+    for block, computation, function in open_:
+        written = program.by_name[computation].operations if computation in program.by_name else ()
+        for node, op in zip(block.operations, (op for op in written if op.opcode != "parameter")):
+            if node.name != op.opcode and node.name.rpartition(".")[2] != op.opcode.rpartition(".")[2]:
+                break
+            node.origins = (Origin(op, function, computation),)
+            open_ += [(body, called, function) for body, called in zip(node.blocks, op.calls)] if node.blocks else ()
 
 
 class _Written:
@@ -259,10 +255,7 @@ def fused_along(program: Program) -> frozenset[tuple[str, str]]:
     it; all but broadcasts only if no elementwise operation makes what they read. A transpose beside a product is a part
     of it.
     """
-    found: set[tuple[str, str]] = set()
-    for computation in program.computations:
-        found |= {(computation.name, name) for name in _fused_in(computation.operations)}
-    return frozenset(found)
+    return frozenset((each.name, name) for each in program.computations for name in _fused_in(each.operations))
 
 
 def _fused_in(operations: Sequence[Operation]) -> set[str]:
@@ -281,7 +274,7 @@ def _fused_in(operations: Sequence[Operation]) -> set[str]:
             if (passes and computing) or made or (kind == "transpose" and _of_product(op, readers, makers, read_by)):
                 along.add(op.name)
         for name in op.operands:
-            read_by[name.partition("#")[0]].append(op)
+            read_by[name.partition("#")[0] if "#" in name else name].append(op)
     return along
 
 
