@@ -88,8 +88,8 @@ def is_of_vectors(op: Operation, operands: Sequence[Shaped], result: Shaped) -> 
     return sizes is not None and sizes[0] > 1 and 1 in sizes[1:3]
 
 
-def product_flops(op: Operation, operands: Sequence[Shaped], result: Shaped) -> int | None:
-    """Multiplications and additions of a product, as XLA counts them: none for padding or holes; None as for its sizes.
+def product_flops(op: Operation, operands: Sequence[Shaped], result: Shaped) -> int:
+    """Multiplications and additions of a product, as XLA counts them: none for padding or holes, or sizes unknown.
 
     >>> from types import SimpleNamespace as Shape
     >>> labels = {"dim_labels": "b01f_01io->b01f", "window": "{size=3x3 pad=1_1x1_1}", "feature_group_count": "8"}
@@ -99,11 +99,8 @@ def product_flops(op: Operation, operands: Sequence[Shaped], result: Shaped) -> 
     """
     if "dim_labels" in op.attributes and len(operands) > 1:
         found = _convolution(op, operands, result)
-        return (
-            2 * prod((found.batch, found.features, found.depth, *(dim.pairs for dim in found.dims))) if found else None
-        )
-    sizes = product_sizes(op, operands, result)
-    return 2 * prod(sizes) if sizes else None
+        return 2 * prod((found.batch, found.features, found.depth, *(d.pairs for d in found.dims))) if found else 0
+    return 2 * prod(product_sizes(op, operands, result) or (0,))
 
 
 @dataclass(frozen=True)

@@ -71,11 +71,9 @@ class Pipeline:
     steps: tuple[Step, ...]
     by_bound: Mapping[str, float]  # microseconds by what bounds steps, the most first
 
-    def core_us(self) -> tuple[float, float]:
-        """Microseconds of the matrix unit, and of the other units of the core, over all steps."""
-        times = [(step.units, step.moment.times) for step in self.steps]
-        others = sum((units["vector"] + units["lanes"]) * count for units, count in times)
-        return sum(units["matrix"] * count for units, count in times), others
+    def us_of(self, *units: str) -> float:
+        """Microseconds of units of the core, over all steps."""
+        return sum(sum(step.units[unit] for unit in units) * step.moment.times for step in self.steps)
 
 
 def pipeline(chip: Chip, kernel: Kernel, near: Collection[int] = ()) -> Pipeline:
@@ -346,7 +344,8 @@ class Kernels:
             streamed += through * (max(1.0, passes * seen / pages.heads) if queries > 1 else 1.0)
         wanted = blocks * 4 * rows * block * pages.depth  # scores and values of each block
         share = wanted / kernel.flops if kernel.flops else 0.0
-        matrix, vector = (us * share for us in pipeline(self.chip, kernel).core_us())
+        whole = pipeline(self.chip, kernel)
+        matrix, vector = whole.us_of("matrix") * share, whole.us_of("vector", "lanes") * share
         far = min(streamed, pages.megabytes) + pages.others * tokens / pages.tokens
         note = f"kernel: from its products and the pages it reads; {said} {how}"
         return self._timed(matrix, vector, far, round(wanted), note)
