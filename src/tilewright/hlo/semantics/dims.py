@@ -16,7 +16,7 @@ from tilewright.hlo.opcodes import COLLECTIVES
 from tilewright.hlo.program import Operation, Program
 
 _WINDOW = re.compile(r"(\w+)=([-\dx_]+)")
-_INTEGERS = re.compile(r"[su][248]\b")
+_INTEGERS = re.compile(r"[sui][248]\b")
 _SUBLANES = 8
 _LABELS = re.compile(r"(\w+)_(\w+)->(\w+)")
 """An axis of a mesh, or as ``'a':(2)4`` a part of one: how many come before it, and its size."""
@@ -34,8 +34,13 @@ def matrix_type(op: Operation) -> str:
 
     Of two types that differ the slower counts; wider ones pass as bf16, once at the least.
     """
-    kinds = {"int8" if _INTEGERS.match(s) else "fp8" if s[:2] == "f8" else "bf16" for s in op.operand_shapes[:2]}
+    kinds = {matrix_kind(shape) for shape in op.operand_shapes[:2]}
     return kinds.pop() if len(kinds) == 1 else "bf16"
+
+
+def matrix_kind(shape: str) -> str:
+    """The same of a shape or an element type, XLA's or MLIR's."""
+    return "int8" if _INTEGERS.match(shape) else "fp8" if shape.startswith("f8") else "bf16"
 
 
 def matrix_passes(op: Operation) -> int:

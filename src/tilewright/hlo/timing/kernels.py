@@ -26,7 +26,7 @@ from tilewright.hlo.reading.kernel_numbers import MET
 from tilewright.hlo.reading.kernels import kernel_in, said_of
 from tilewright.hlo.semantics.collectives import slice_of
 from tilewright.hlo.semantics.context import Context
-from tilewright.hlo.semantics.dims import devices_of
+from tilewright.hlo.semantics.dims import devices_of, matrix_kind
 from tilewright.hlo.semantics.tiles import Tiles
 from tilewright.hlo.timing.chip import Chip
 from tilewright.hlo.timing.row import NoTime, Run, busy
@@ -140,11 +140,6 @@ def _units(chip: Chip, constants: TimeConstants, part: Part, cores: int) -> dict
             cycles["vector"] += registers * (constants[_OPS[name]] if name in _OPS else plain) / constants["slots"]
     cycles["lanes"] += part.turned / REGISTER * constants["turn_cycles"]
     return {unit: count * us for unit, count in cycles.items() if count}
-
-
-def matrix_kind(kind: str) -> str:
-    """The type by which the matrix unit's peak is told: int8, fp8 or bf16."""
-    return "int8" if kind in ("i8", "i4") else "fp8" if kind.startswith("f8") else "bf16"
 
 
 # A program's kernels, and what decides how long they run.
