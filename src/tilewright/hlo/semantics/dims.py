@@ -167,9 +167,8 @@ def _convolution(op: Operation, operands: Sequence[Shaped], result: Shaped) -> _
     if any(label not in left or label not in right for label in digits) or "b" not in left:
         return None
     words: Mapping[str, str] = dict(_WINDOW.findall(op.attributes.get("window", "")))
-    strides, holes, spread = (
-        _numbers(words.get(key, ""), len(digits), 1) for key in ("stride", "lhs_dilate", "rhs_dilate")
-    )
+    steps = (words.get(key, "") for key in ("stride", "lhs_dilate", "rhs_dilate"))
+    strides, holes, spread = (_numbers(text, len(digits), 1) for text in steps)
     pads = _numbers(re.sub("_[-0-9]*", "", words.get("pad", "")), len(digits), 0)
     dims = []
     for k, digit in enumerate(digits):
