@@ -150,7 +150,7 @@ def counted(item: tuple[str, str, float, str]) -> Counted:
 def _asked(program, chip: Chip, values: Mapping[str, float]) -> tuple[float, list[tuple[int, Work, float]]]:
     kernel = replace(chip.kernel, values=MappingProxyType({**chip.kernel.values, **values}))
     probing = replace(chip, mechanisms=MappingProxyType({**chip.mechanisms, "kernel": kernel}))
-    schedule = _Counting(Context(program, target(chip.name)), probing)
+    schedule = _Counting(Context(program, target(chip.machine.name)), probing)
     schedule.asked = []
     schedule.run(program.entry, 1)
     return schedule.now, schedule.asked

@@ -183,13 +183,13 @@ class Fit:
         for each, of in zip(given, self.rows):
             chip, read = each.chip, self._readers(each.chip, of, each.chip["alone"])
             for name, value in chip["alone"].values.items():
-                key = (chip.name if name in each.own else ""), name
+                key = (chip.machine.name if name in each.own else ""), name
                 if name in read.keys() - FIXED.keys() and value > 0 and key not in self.names and (key[0] or not alone):
                     self.names.append(key)
                     first.append(value)
         self.first = np.log(first)
         self.logs = np.log([row.measured.microseconds for of in self.rows for row in of])
-        most = {chip.name: np.log(PEAK * chip.hbm_peak / 1e12) for chip in self.chips}
+        most = {chip.machine.name: np.log(PEAK * chip.hbm_peak / 1e12) for chip in self.chips}
         rates = [most.get(key[0]) if key[1] == "stream_mb_per_us" else None for key in self.names]
         self.high = np.array([value + 5 if rate is None else rate for rate, value in zip(rates, self.first)])
 
@@ -206,7 +206,7 @@ class Fit:
     def constants(self, values: np.ndarray, chip: Chip, digits: int = 0) -> TimeConstants:
         """A chip's section under other logarithms; ``digits``: rounded to so many."""
         pairs = sorted(zip(self.names, values))  # what is of all chips first, a chip's own over it
-        found = {name: float(np.exp(value)) for (of, name), value in pairs if of in ("", chip.name)}
+        found = {name: float(np.exp(value)) for (of, name), value in pairs if of in ("", chip.machine.name)}
         if digits:
             found = {name: float(f"{value:.{digits}g}") for name, value in found.items()}
         return TimeConstants(MappingProxyType({**chip["alone"].values, **found}))
@@ -228,7 +228,7 @@ class Fit:
                 moved = values.copy()
                 moved[column] += step
                 now = {**chip.mechanisms, "alone": self.constants(moved, chip)}
-                for number in readers.get(name, ()) if of in ("", chip.name) else ():
+                for number in readers.get(name, ()) if of in ("", chip.machine.name) else ():
                     later = np.log(rows[number].microseconds(now))
                     table[begin + number, column] = (later - before[begin + number]) / step
             begin += len(rows)
@@ -443,7 +443,7 @@ def judged(
             held.append(off[~train])
             found.append(
                 Kind(
-                    *(chip.name, operation, len(train), mean(off[train]), mean(off[~train])),
+                    *(chip.machine.name, operation, len(train), mean(off[train]), mean(off[~train])),
                     *(100 * float(np.median(np.abs(off[~train]))), mean(left_out)),
                     *baselines(rows[operation], train),
                 )

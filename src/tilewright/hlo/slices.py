@@ -156,10 +156,8 @@ class Partition:
         """The step, what of it is exposed, and what a device holds, in one line."""
         hbm, step = self.target.memory("hbm"), self.step
         share = percent_text(step.exposed_seconds / step.device_seconds) if step.device_seconds else "none"
-        holds = f"{bytes_text(self.peak_bytes)}{f' of {bytes_text(hbm.usable)}' if hbm else ''}"
-        return (
-            f"a step {seconds_text(step.device_seconds)}, {share} of it exposed communication; a device holds {holds}"
-        )
+        holds = f"a device holds {bytes_text(self.peak_bytes)}{f' of {bytes_text(hbm.usable)}' if hbm else ''}"
+        return f"a step {seconds_text(step.device_seconds)}, {share} of it exposed communication; {holds}"
 
     def lines(
         self, changes: Sequence[Suggestion] = (), top: int = 10, opinions: Sequence[Mapping[str, Any]] = ()
@@ -200,9 +198,8 @@ class Partition:
         ]
         page.section("changes", "What pays most", *([steps(told)] if told else ["nothing that was tried pays"]))
         if opinions:
-            page.section(
-                "opinions", "Who cuts it how", table(_OPINIONS, [tuple(map(each.get, _KEYS)) for each in opinions])
-            )
+            rows = [tuple(map(each.get, _KEYS)) for each in opinions]
+            page.section("opinions", "Who cuts it how", table(_OPINIONS, rows))
         if self.slice is not None and self.link_bytes and prod(self.slice.torus) <= 256:
             page.section("torus", "Bytes over each link", f"It is of {self.slice}.", self.slice.to_svg(self.link_bytes))
         page.section("exchanges", "Exchanges", table(_EXCHANGES, self._exchanges()))

@@ -221,6 +221,14 @@ class Links:
         return {chips.strip(): tuple(map(int, order.split())) for chips, order in orders}
 
 
+LINK_RATES = {
+    "link_bandwidth": "bytes_per_second",
+    "host_bandwidth": "host_bytes_per_second",
+    "network_bandwidth": "network_bytes_per_second",
+}
+"""What :func:`what_if` calls the rates between a device and others."""
+
+
 @dataclass(frozen=True)
 class Seen:
     """Where an error was seen, from ``[time.MECHANISM.seen]``: it is claimed for nothing else.
@@ -382,17 +390,14 @@ class Target:
         n = self.devices_per_chip
         if n == 1:
             return self
-        memories = tuple(
-            replace(
-                m, scope="chip", **{name: n * getattr(m, name) for name in ("bytes", "bytes_per_second", "reserved")}
-            )
-            if m.scope == "device"
-            else m
-            for m in self.memories
-        )
-        rates = ("bytes_per_second", "host_bytes_per_second", "network_bytes_per_second")
-        links = self.links and replace(self.links, **{rate: n * getattr(self.links, rate) for rate in rates})
-        return replace(self, devices_per_chip=1, memories=memories, links=links)
+
+        def times(record: Memory | Links, *names: str) -> dict[str, Any]:
+            return {name: n * getattr(record, name) for name in names}
+
+        sizes = "bytes", "bytes_per_second", "reserved"
+        wide = (replace(m, scope="chip", **times(m, *sizes)) if m.scope == "device" else m for m in self.memories)
+        links = self.links and replace(self.links, **times(self.links, *LINK_RATES.values()))
+        return replace(self, devices_per_chip=1, memories=tuple(wide), links=links)
 
 
 T = TypeVar("T")

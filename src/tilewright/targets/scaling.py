@@ -12,18 +12,12 @@ from types import MappingProxyType
 from typing import Any
 
 from tilewright.errors import UsageError
-from tilewright.targets.chips import Target, TimeConstants, target
+from tilewright.targets.chips import LINK_RATES, Target, TimeConstants, target
 
 _NEAREST = {"tpu-v5e": "tpu-v6e", "tpu-v5p": "tpu-v4", "tpu-7x": "tpu-v6e", "tpu-8t": "tpu-v6e", "tpu-8i": "tpu-v6e"}
 """Chips without measurements, and the measured one most like each: one core, or two that share memory, as a device."""
 _KEPT_NEAR = ("resident_mb", "between_calls_mb", "near_result_mb")
 """The largest arguments and results that are kept near the core: no larger than the memory there."""
-_LINKS = {
-    "link_bandwidth": "bytes_per_second",
-    "host_bandwidth": "host_bytes_per_second",
-    "network_bandwidth": "network_bytes_per_second",
-}
-"""What :func:`what_if` calls the rates between a device and others."""
 _SCALED = {
     "scale.hbm": ("mb_per_us", "stream_mb_per_us", "read_mb_per_us", "write_mb_per_us", "result_mb_per_us"),
     "scale.matrix": ("efficiency",),
@@ -81,8 +75,8 @@ def what_if(machine: Target, changes: Mapping[str, float], fitted_on: str = "") 
         elif key == "matrix_peak" and matrix is not None:
             _scale(tables, value / matrix.bf16_ops_per_second, "ghz".__eq__)
             matrix = replace(matrix, bf16_ops_per_second=int(value))
-        elif key in _LINKS and links is not None:
-            rates: dict[str, Any] = {_LINKS[key]: int(value)}
+        elif key in LINK_RATES and links is not None:
+            rates: dict[str, Any] = {LINK_RATES[key]: int(value)}
             links = replace(links, **rates)
         elif key in _SCALED:
             for name in _SCALED[key]:
@@ -91,7 +85,7 @@ def what_if(machine: Target, changes: Mapping[str, float], fitted_on: str = "") 
         elif mechanism in tables and constant in tables[mechanism]:
             tables[mechanism][constant] = value
         else:
-            how = f"hbm_bandwidth, matrix_peak, {', '.join(_LINKS)}, or MECHANISM.CONSTANT such as kernel.launch_us"
+            how = f"hbm_bandwidth, matrix_peak, {', '.join(LINK_RATES)}, or MECHANISM.CONSTANT such as kernel.launch_us"
             raise UsageError(f"no figure called {key!r}", where=machine.name, how=how)
     time = {
         name: TimeConstants(values, fitted_on, seen=known[name].seen if fitted_on else None)

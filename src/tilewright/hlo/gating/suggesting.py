@@ -250,7 +250,7 @@ class _Body:
         return [op.name for op in self.read_by[name]]
 
     def flops(self, op: Operation) -> int:
-        return product_flops(op, [*map(_array, op.operand_shapes)], self.array[op.name]) or 0
+        return product_flops(op, [*map(_array, op.operand_shapes)], self.array[op.name])
 
     def behind(self, name: str) -> str:
         """The value that is only shown in another form."""

@@ -321,11 +321,8 @@ def _checked(op: Operation, program: Program, chip: Target, step: StepTime | Non
     rows = [r for r in step.rows if r.line == op.line or r.name.endswith(op.name)] if step else []
     row = max(rows, key=lambda r: (r.line == op.line != 0, r.name.endswith(op.name)), default=None)
     timed = (row is None or FROM_BODY in row.note) and not (kernel.trips_by_data or kernel.sparse)
-    whole = (
-        pipeline(chip_of(chip), kernel, {w.operand for w, there in zip(kernel.windows, near) if there})
-        if timed
-        else None
-    )
+    held = {w.operand for w, there in zip(kernel.windows, near) if there}
+    whole = pipeline(chip_of(chip), kernel, held) if timed else None
     notes = [*kernel.assumed, *(problem.text for problem in cut if not refuses)]
     if kernel.trips_by_data:
         notes.append("loops whose length its data decides count once")
@@ -549,10 +546,9 @@ def advice(kernel: Kernel, whole: Pipeline | None, chip: Target) -> Iterator[str
         found.append((min(latency, whole.us - busy), words))
     if waits > 0.5:
         found.append((0.0, "it waits for HBM: blocks that are kept for more steps, or a narrower type"))
-    lanes = sum(step.units["lanes"] * n for step, n in zip(whole.steps, times))
-    if lanes > _SAID * whole.us:
+    if (lanes := whole.us_of("lanes")) > _SAID * whole.us:
         found.append((lanes, "fewer transposes, concatenations and gathers: they turn data across lanes"))
-    matrix = whole.core_us()[0] * bounds.get("matrix", 0.0) / whole.us
+    matrix = whole.us_of("matrix") * bounds.get("matrix", 0.0) / whole.us
     found += [((1 - filled) * matrix, words) for filled, words in _products(kernel, chip)]
     cores = round(chip.time["kernel"]["cores"]) if "kernel" in chip.time else 1
     if cores > 1 and not any(word == "parallel" for word in kernel.semantics):

@@ -16,7 +16,7 @@ from tilewright.hlo.opcodes import COLLECTIVES
 from tilewright.hlo.program import Operation, Program
 
 _WINDOW = re.compile(r"(\w+)=([-\dx_]+)")
-_INTEGERS = re.compile(r"[su][248]\b")
+_INTEGERS = re.compile(r"[sui][248]\b")
 _SUBLANES = 8
 _LABELS = re.compile(r"(\w+)_(\w+)->(\w+)")
 """An axis of a mesh, or as ``'a':(2)4`` a part of one: how many come before it, and its size."""
@@ -34,8 +34,13 @@ def matrix_type(op: Operation) -> str:
 
     Of two types that differ the slower counts; wider ones pass as bf16, once at the least.
     """
-    kinds = {"int8" if _INTEGERS.match(s) else "fp8" if s[:2] == "f8" else "bf16" for s in op.operand_shapes[:2]}
+    kinds = {matrix_kind(shape) for shape in op.operand_shapes[:2]}
     return kinds.pop() if len(kinds) == 1 else "bf16"
+
+
+def matrix_kind(shape: str) -> str:
+    """The same of a shape or an element type, XLA's or MLIR's."""
+    return "int8" if _INTEGERS.match(shape) else "fp8" if shape.startswith("f8") else "bf16"
 
 
 def matrix_passes(op: Operation) -> int:
@@ -88,8 +93,8 @@ def is_of_vectors(op: Operation, operands: Sequence[Shaped], result: Shaped) -> 
     return sizes is not None and sizes[0] > 1 and 1 in sizes[1:3]
 
 
-def product_flops(op: Operation, operands: Sequence[Shaped], result: Shaped) -> int | None:
-    """Multiplications and additions of a product, as XLA counts them: none for padding or holes; None as for its sizes.
+def product_flops(op: Operation, operands: Sequence[Shaped], result: Shaped) -> int:
+    """Multiplications and additions of a product, as XLA counts them: none for padding or holes, or sizes unknown.
 
     >>> from types import SimpleNamespace as Shape
     >>> labels = {"dim_labels": "b01f_01io->b01f", "window": "{size=3x3 pad=1_1x1_1}", "feature_group_count": "8"}
@@ -99,11 +104,8 @@ def product_flops(op: Operation, operands: Sequence[Shaped], result: Shaped) -> 
     """
     if "dim_labels" in op.attributes and len(operands) > 1:
         found = _convolution(op, operands, result)
-        return (
-            2 * prod((found.batch, found.features, found.depth, *(dim.pairs for dim in found.dims))) if found else None
-        )
-    sizes = product_sizes(op, operands, result)
-    return 2 * prod(sizes) if sizes else None
+        return 2 * prod((found.batch, found.features, found.depth, *(d.pairs for d in found.dims))) if found else 0
+    return 2 * prod(product_sizes(op, operands, result) or (0,))
 
 
 @dataclass(frozen=True)
@@ -165,9 +167,8 @@ def _convolution(op: Operation, operands: Sequence[Shaped], result: Shaped) -> _
     if any(label not in left or label not in right for label in digits) or "b" not in left:
         return None
     words: Mapping[str, str] = dict(_WINDOW.findall(op.attributes.get("window", "")))
-    strides, holes, spread = (
-        _numbers(words.get(key, ""), len(digits), 1) for key in ("stride", "lhs_dilate", "rhs_dilate")
-    )
+    steps = (words.get(key, "") for key in ("stride", "lhs_dilate", "rhs_dilate"))
+    strides, holes, spread = (_numbers(text, len(digits), 1) for text in steps)
     pads = _numbers(re.sub("_[-0-9]*", "", words.get("pad", "")), len(digits), 0)
     dims = []
     for k, digit in enumerate(digits):

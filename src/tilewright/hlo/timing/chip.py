@@ -40,11 +40,6 @@ class Chip:
         """The constants of one mechanism."""
         return self.mechanisms[mechanism]
 
-    @property
-    def name(self) -> str:
-        """The chip's name."""
-        return self.machine.name
-
     @cached_property
     def kernel(self) -> TimeConstants:
         """The constants of fused kernels."""

@@ -95,7 +95,7 @@ def estimate_placed(context: Context, chip: Chip) -> StepTime:
         rows, seconds = [*rows, rest], seconds + rest.seconds
     named = {op.name: op.op_name or op.name for op in program.entry.operations}
     step = StepTime(
-        *(program.name, chip.name, seconds, chip.kernel["call_us"] / 1e6, tuple(rows), predicted),
+        *(program.name, chip.machine.name, seconds, chip.kernel["call_us"] / 1e6, tuple(rows), predicted),
         matrix_peak=chip.matrix_peaks.get("bf16", 0.0),
         hbm_peak=chip.hbm_peak,
         notes=tuple(notes),

@@ -290,7 +290,7 @@ class Fusing(Placed):
             if of == "ragged-dot" and (blocks := GroupedBlocks.of(member, operands, made, self.chip.machine)):
                 share = _SUMMED if blocks.sums else _GROUPED
                 work.matrix_us += matrix_us(self.chip.kernel, member, *blocks.shape) / share
-                work.products[matrix_type(member)] += product_flops(member, operands, made) or 0
+                work.products[matrix_type(member)] += product_flops(member, operands, made)
                 work.again, work.steps = work.again + blocks.again, blocks.steps - 1
                 continue
             if of == "scatter" and len(operands) > 1:  # single numbers, and rows, may go to SparseCores
@@ -368,8 +368,6 @@ class Fusing(Placed):
             us, megabytes = self.pallas.exchange_us(sums, operands, [result])
             return Run(us, "link", megabytes, lane="link"), 0.0
         work, early = self._asked(op)
-        if work.unknown:
-            raise NoTime(work.unknown[0])
         return self._run(kind, work), early
 
     def _copied(self, copy: Operation) -> Run:

@@ -26,7 +26,7 @@ from tilewright.hlo.reading.kernel_numbers import MET
 from tilewright.hlo.reading.kernels import kernel_in, said_of
 from tilewright.hlo.semantics.collectives import slice_of
 from tilewright.hlo.semantics.context import Context
-from tilewright.hlo.semantics.dims import devices_of
+from tilewright.hlo.semantics.dims import devices_of, matrix_kind
 from tilewright.hlo.semantics.tiles import Tiles
 from tilewright.hlo.timing.chip import Chip
 from tilewright.hlo.timing.row import NoTime, Run, busy
@@ -71,11 +71,9 @@ class Pipeline:
     steps: tuple[Step, ...]
     by_bound: Mapping[str, float]  # microseconds by what bounds steps, the most first
 
-    def core_us(self) -> tuple[float, float]:
-        """Microseconds of the matrix unit, and of the other units of the core, over all steps."""
-        times = [(step.units, step.moment.times) for step in self.steps]
-        others = sum((units["vector"] + units["lanes"]) * count for units, count in times)
-        return sum(units["matrix"] * count for units, count in times), others
+    def us_of(self, *units: str) -> float:
+        """Microseconds of units of the core, over all steps."""
+        return sum(sum(step.units[unit] for unit in units) * step.moment.times for step in self.steps)
 
 
 def pipeline(chip: Chip, kernel: Kernel, near: Collection[int] = ()) -> Pipeline:
@@ -142,11 +140,6 @@ def _units(chip: Chip, constants: TimeConstants, part: Part, cores: int) -> dict
             cycles["vector"] += registers * (constants[_OPS[name]] if name in _OPS else plain) / constants["slots"]
     cycles["lanes"] += part.turned / REGISTER * constants["turn_cycles"]
     return {unit: count * us for unit, count in cycles.items() if count}
-
-
-def matrix_kind(kind: str) -> str:
-    """The type by which the matrix unit's peak is told: int8, fp8 or bf16."""
-    return "int8" if kind in ("i8", "i4") else "fp8" if kind.startswith("f8") else "bf16"
 
 
 # A program's kernels, and what decides how long they run.
@@ -346,7 +339,8 @@ class Kernels:
             streamed += through * (max(1.0, passes * seen / pages.heads) if queries > 1 else 1.0)
         wanted = blocks * 4 * rows * block * pages.depth  # scores and values of each block
         share = wanted / kernel.flops if kernel.flops else 0.0
-        matrix, vector = (us * share for us in pipeline(self.chip, kernel).core_us())
+        whole = pipeline(self.chip, kernel)
+        matrix, vector = whole.us_of("matrix") * share, whole.us_of("vector", "lanes") * share
         far = min(streamed, pages.megabytes) + pages.others * tokens / pages.tokens
         note = f"kernel: from its products and the pages it reads; {said} {how}"
         return self._timed(matrix, vector, far, round(wanted), note)

@@ -73,7 +73,9 @@ def busy(parts: Mapping[str, float], latency: float) -> tuple[float, str]:
 
 
 def run_of(chip: Chip, kind: str, work: Work) -> Run:
-    """One run of a kernel that asks for so much."""
+    """One run of a kernel that asks for so much; raises :class:`NoTime` where it has work without a price."""
+    if work.unknown:
+        raise NoTime(work.unknown[0])
     constants = chip.kernel
     parts = work.parts(constants, chip.stream_us)
     us, bound = busy(parts, work.latency(constants, parts["hbm"]))
@@ -173,7 +175,7 @@ def flops_of(op: Operation, operands: Sequence[Tiles], results: Sequence[Tiles])
         return flops
     if plain_opcode(op.opcode) in PRODUCTS and results:
         with suppress(IndexError, ValueError):  # dims that do not fit the shapes
-            return product_flops(op, operands, results[0]) or 0
+            return product_flops(op, operands, results[0])
     return 0
 
 

@@ -351,8 +351,6 @@ class Schedule:
                 add_operation(work, self.chip.kernel, replace(op, opcode=name), arrays, results[0])
             elif name != "copy" or operands[0][1].minor_to_major[:1] != results[0].minor_to_major[:1]:
                 work.rotations += results[0].elements / REGISTER  # its minor dim changes: every register is turned
-        if work.unknown:
-            raise NoTime(work.unknown[0])
         work.steps = windows.count - 1
         for tiles, megabytes in [*((tiles, read[k]) for k, tiles in operands), *zip(results, written)]:
             work.moved[tiles.space] += megabytes
@@ -364,8 +362,9 @@ class Schedule:
 
     def _priced(self, op: Operation, name: str, work: Work) -> Run:
         """What a kernel takes that asks for so much; its transfers delay others."""
+        run = run_of(self.chip, name, work)
         self._begin("dma", self.chip.stream_us(work.moved[HBM]), None)
-        return run_of(self.chip, name, work)
+        return run
 
     def _fused(self, body: Computation, windows: Windows, depth: int) -> tuple[Work, dict[int, int]]:
         """What the operations of a fusion ask for, those of fusions inside it included; and the parameters that flow

@@ -216,7 +216,7 @@ def add_operation(
             work.unknown += (f"{name} does not say its dims",)
             return
         batch, height, columns, depth = dims
-        work.products[matrix_type(op)] += product_flops(op, operands, result) or 0
+        work.products[matrix_type(op)] += product_flops(op, operands, result)
         if sums and is_of_vectors(op, operands, result):
             _add_product_of_vectors(work, constants, op, operands, share)
             return
