@@ -235,7 +235,8 @@ class Placed:
                 kernel = kernel if fits else ""
                 if kernel and (self.tiles[kernel].elements == size or (kind == "reduce" and kernel in products)):
                     joined.setdefault(kernel, []).append(op.name)
-                    if (made := self.in_softmax.get(op.name)) in self.tiles:
+                    made = self.in_softmax.get(op.name, "")  # scores in bfloat16 are not widened to write them
+                    if made in self.tiles and self.tiles[made].megabytes <= self.tiles[kernel].megabytes:
                         self.exponentials[made], self.tiles[kernel] = kernel, self.tiles[made]
                 elif kind != "reduce":
                     kernel = op.name

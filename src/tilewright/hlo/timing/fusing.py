@@ -38,7 +38,6 @@ _STREAMED_MB = 40.0
 _GROUPED, _SUMMED = 0.75, 0.38
 """A grouped product's share of the matrix unit's rate (seen on v5e, v5p, 7x); where a kernel sums over the rows it
 turns them, and adds to sums in vector memory (7x)."""
-_FLOATS = frozenset({"bf16", "f32"})
 _TWIDDLES = 6
 """Operations of the vector unit that one stage of a Fourier transform takes for each point, and its kernels."""
 _WINDOW, _WINDOW_MB = 128, 5.0
@@ -46,6 +45,11 @@ _WINDOW, _WINDOW_MB = 128, 5.0
 _MANY_ROWS, _TABLE_MB, _LARGE_TABLE_MB = 2048, 2.0, 24.0
 """Rows, and megabytes of a table, from which a gather is left to SparseCores; of a table that is not large no more than
 it has, of four bytes an element (90 modules of v6e and 7x)."""
+
+
+def _between_floats(op: Operation) -> bool:
+    """Whether an operation has nothing to do with types but float32 and bfloat16."""
+    return all(shape.startswith(("bf16[", "f32[")) for shape in (op.shape, *op.operand_shapes))
 
 
 class Fusing(Placed):
@@ -233,11 +237,13 @@ class Fusing(Placed):
 
     def _convert(self, work: Work, written: set[str], shares: Mapping[str, float], members: Collection[str]) -> None:
         """Add what it takes to compute in float32: each value of bfloat16 becomes one where it is first taken, and one
-        of bfloat16 where it is written, or a product takes it."""
-        wide = {name for name in members if plain_opcode(self.by_name[name].opcode) in ELEMENTWISE | {"reduce"}}
+        of bfloat16 where it is written, or a product takes it. Conversions of other types make either."""
+        ops = {name: self.by_name[name] for name in members}
+        wide = {name for name, op in ops.items() if plain_opcode(op.opcode) in ELEMENTWISE | {"reduce"}}
+        wide -= {name for name, op in ops.items() if plain_opcode(op.opcode) == "convert" and not _between_floats(op)}
         ends = written & wide
-        for name in members:
-            ends.update(each for each in self.by_name[name].operands if (each in wide) != (name in wide))
+        for name, op in ops.items():
+            ends.update(each for each in op.operands if (each in wide) != (name in wide))
         for name in ends & shares.keys() & self.tiles.keys():
             if self.by_name[name].shape.startswith("bf16[") and plain_opcode(self.by_name[name].opcode) not in FREE:
                 work.registers += shares[name] * self.tiles[name].elements / REGISTER * self.chip.kernel["convert_ops"]
@@ -307,8 +313,7 @@ class Fusing(Placed):
                 continue
             turned = of == "reshape" and len(self.kernels.get(name, ())) > 1  # by a copy, from the product's order
             if self.chip.machine.compiler_widens and of in ELEMENTWISE:
-                shapes = {shape.partition("[")[0] for shape in (member.shape, *member.operand_shapes)}
-                turned = of == "convert" and shapes <= _FLOATS
+                turned = of == "convert" and _between_floats(member)
                 member = replace(member, shape=member.shape.replace("bf16", "f32"))
             if not turned:
                 add_operation(work, self.chip.kernel, member, operands, made, share, name in self.of_vectors)
