@@ -56,6 +56,33 @@ def test_what_pays_less_than_the_threshold_does_not_fail(run, model):
     assert err.startswith("0 findings")
 
 
+UNTIL = """
+import jax
+import jax.numpy as jnp
+
+
+def until(x):
+    step = lambda x: jax.nn.softmax(x @ x.swapaxes(-1, -2)).astype(x.dtype) @ x
+    return jax.lax.while_loop(lambda x: x.astype(jnp.float32).sum() < 1, step, x)
+
+
+EXAMPLES = {"until": (jax.ShapeDtypeStruct((32, 2048, 128), jnp.bfloat16),)}
+"""
+
+
+def test_how_often_a_loop_runs_is_stated_as_for_time(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "loop.py").write_text(UNTIL)
+
+    def saved(*trips):
+        code, out, _ = run("lint", "loop.py", "--target", "tpu-v6e", "--exit-zero", "--json", *trips)
+        assert code == 0
+        return next(e["saved_us"] for e in json.loads(out)["findings"] if e["rule"] == "fused-attention")
+
+    assert saved("--assume", "trips=12") == pytest.approx(6 * saved("--assume", "trips=2"), rel=0.05)
+    assert "nothing called 'laps' can be assumed" in run("lint", "loop.py", "--assume", "laps=2")[2]
+
+
 def test_a_file_stands_for_all_its_functions_and_what_is_left_out_is_named(run, model, tmp_path):
     (tmp_path / "linted.py").write_text(MODEL.replace("def plain(q, k)", "def plain(q)"))
     code, out, err = run("lint", "linted.py", "--arg", "bf16[8,64,64]", "--arg", "bf16[8,2048,8,64]")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import redirect_stdout
 from enum import StrEnum
 from typing import Annotated
@@ -12,7 +12,7 @@ from typer import Argument
 
 from tilewright import hlo, targets
 from tilewright.cli.options import Json
-from tilewright.cli.programs.program import ArgOption, MeshOptions, ProgramOptions
+from tilewright.cli.programs.program import ArgOption, AssumeOption, MeshOptions, ProgramOptions, assumptions
 from tilewright.errors import CheckFailed, UsageError
 from tilewright.extras import need
 from tilewright.render.delivery import Answer, Line, deliver, json_text, remark
@@ -33,6 +33,7 @@ def lint(
     assume_finite: Annotated[bool, "No value is NaN or infinite, so suggestions need not mention it."] = False,
     style: Annotated[_Format, "--format", "github: annotations in a workflow; sarif: a log."] = _Format.LINES,
     arg: ArgOption = None,
+    assume: AssumeOption = None,
     *,
     meshed: MeshOptions,
     to: Json,
@@ -42,8 +43,9 @@ def lint(
         how = "lint one at a time, or let the files say it: step_example_args, or EXAMPLES"
         raise UsageError("--arg goes with one function", how=how)
     found: dict[str, list[hlo.Suggestion]] = {}
+    of, assumed = ProgramOptions(**vars(meshed), arg=arg), assumptions(assume)
     for program in programs:
-        found |= _by_function(program, target, assume_finite, ProgramOptions(**vars(meshed), arg=arg))
+        found |= _by_function(program, target, assume_finite, of, assumed)
     ranked = [each for some in found.values() for each in some]
     ranked.sort(key=lambda each: (-(each.saved_us or 0.0), -(each.factor or 0.0)))
     failing = [each for each in ranked if fails(each, threshold)]
@@ -75,10 +77,12 @@ def lint(
         raise CheckFailed(f"{counted(len(failing), 'line')} could be at least {threshold:g} times as fast on {target}")
 
 
-def _by_function(program: str, target: str, assume_finite: bool, of: ProgramOptions) -> dict[str, list[hlo.Suggestion]]:
+def _by_function(
+    program: str, target: str, assume_finite: bool, of: ProgramOptions, assumed: Mapping[str, float]
+) -> dict[str, list[hlo.Suggestion]]:
     """The findings of a program, or of each function of a Python file; those left out are named on stderr."""
     if not program.endswith(".py"):
-        return {program: findings(program, target, assume_finite, of)}
+        return {program: findings(program, target, assume_finite, of, assumed)}
     need("jax", "jaxlib", what="`lint`")
     with redirect_stdout(sys.stderr):
         functions = hlo.functions_in(program, of.arg or ())
@@ -87,7 +91,7 @@ def _by_function(program: str, target: str, assume_finite: bool, of: ProgramOpti
         each = f"{program}:{name}"
         try:
             if not why:
-                linted[each] = findings(each, target, assume_finite, of)
+                linted[each] = findings(each, target, assume_finite, of, assumed)
         except UsageError as error:  # tracing it fails
             why = str(error)
         if why:
@@ -101,7 +105,11 @@ def _by_function(program: str, target: str, assume_finite: bool, of: ProgramOpti
 
 
 def findings(
-    program: str, target: str, assume_finite: bool = False, of: ProgramOptions | None = None
+    program: str,
+    target: str,
+    assume_finite: bool = False,
+    of: ProgramOptions | None = None,
+    assumed: Mapping[str, float] | None = None,
 ) -> list[hlo.Suggestion]:
     """What the rules say about one program; UsageError for one that carries its compiler's layouts already."""
     need("jax", "jaxlib", what="`lint`")  # without them no rule can look, and nothing found would be a false all-clear
@@ -109,7 +117,7 @@ def findings(
     loaded = (of or ProgramOptions()).load(program)
     if loaded.kind != "stablehlo":
         raise UsageError("a compiler's dump is no model", where=program, how="lint the function, or its StableHLO")
-    return [*hlo.suggest(loaded, chip, assume_finite), *hlo.sharding_advice(loaded, chip)]
+    return [*hlo.suggest(loaded, chip, assume_finite, assumed), *hlo.sharding_advice(loaded, chip)]
 
 
 def fails(finding: hlo.Suggestion, threshold: float) -> bool:

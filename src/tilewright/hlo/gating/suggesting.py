@@ -31,7 +31,7 @@ from tilewright.hlo.reporting.buffers import lifetimes
 from tilewright.hlo.reporting.types import Suggestion
 from tilewright.hlo.rewrites.inline import Inline, with_calls_in_place
 from tilewright.hlo.rules.catalogue import catalogue, chosen, factor_on
-from tilewright.hlo.semantics.context import Context
+from tilewright.hlo.semantics.context import Context, checked_assumptions
 from tilewright.hlo.semantics.dims import product_flops, product_sizes
 from tilewright.hlo.semantics.partitioning import of_one_device
 from tilewright.hlo.semantics.predicting import Origin, tag
@@ -57,7 +57,7 @@ def suggest(
     this program is left out. Of one rule on one line there is one suggestion for each computation. ``assume``: what the
     user states of data that decides how long kernels run, as ``estimate`` takes it. A program that carries its
     compiler's layouts (HLO text), and one that the IR bindings refuse, has none. Raises UnsupportedError where a rule
-    fails.
+    fails, UsageError for what cannot be assumed.
 
     >>> import jax, jax.numpy as jnp
     >>> from tilewright.hlo import from_jax
@@ -66,13 +66,13 @@ def suggest(
     >>> [(each.rule, each.kind, each.factor > 5) for each in suggest(scores, "tpu-v5e")]
     [('grouped-query-attention', 'predicted', True)]
     """
-    chip = find_target(target)
+    chip, stated = find_target(target), checked_assumptions(assume or {})
     if program.kind != "stablehlo":
         return []
     found = list[Suggestion]()
     with suppress(TilewrightError):  # no time model, or no time for this program
-        found = causes(program, chip, assume)
-    return sorted([*found, *_of_rules(program, chip, assume_finite, assume or {})], key=_order)
+        found = causes(program, chip, stated)
+    return sorted([*found, *_of_rules(program, chip, assume_finite, stated)], key=_order)
 
 
 def _of_rules(program: Program, chip: Target, assume_finite: bool, assume: Mapping[str, float]) -> list[Suggestion]:
