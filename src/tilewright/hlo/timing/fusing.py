@@ -231,7 +231,7 @@ class Fusing(Placed):
         if max(window, default=0) > _WINDOW and len(window) == len(tiles.shape):
             copies = (4, 1, 2)[min(2, tiles.minor_to_major.index(window.index(max(window))))]
             near = 2 * tiles.megabytes <= self.chip.kernel["near_result_mb"]
-            work.moved[self._memory(near)] += 2 * (1 + copies) * tiles.megabytes  # type: ignore[assignment]
+            work.moved[self._memory(near)] += 2 * (1 + copies) * tiles.megabytes
             work.rotations += copies * tiles.elements / REGISTER
             work.starts += 4 + copies
 
@@ -267,7 +267,7 @@ class Fusing(Placed):
         work.starts += stages * _TWIDDLES
         parts = 8e-6 * points  # megabytes, real and imaginary; a kernel's result lies beside what it reads
         near = self._memory(2 * parts <= self.chip.kernel["near_result_mb"])
-        work.moved[near] += stages * _TWIDDLES * parts  # type: ignore[assignment]
+        work.moved[near] += stages * _TWIDDLES * parts
 
     def _asked(self, op: Operation) -> tuple[Work, float]:
         """What a kernel asks, and megabytes of arguments that come early or earlier."""
