@@ -186,19 +186,19 @@ class Fusions:
 
     def _of_vectors(self) -> Iterator[str]:
         """Products with one row a batch that another product makes: the vector unit does them, as a reduction."""
-        made = set[str]()  # by products
-        batched = any(op.integers("lhs_batch_dims") for kind in DOTS for op in self.of_kind[kind])
-        sums = batched and self.context.chip is not None and self.context.chip.compiler_sums_products
-        for op in self.operations if sums else ():
-            known = [name for name in op.operands if name.partition("#")[0] in made]
-            if self.kind[op.name] in DOTS and known and op.integers("lhs_batch_dims"):
-                operands, result = self._arrays(*op.operand_shapes[:2]), self._arrays(op.shape)
-                if len(operands) == 2 and len(result) == 1 and is_of_vectors(op, operands, result[0]):
-                    few = min(range(2), key=lambda k: operands[k].num_elements)
-                    if op.operands[few] in known:
+        sums = self.context.chip is not None and self.context.chip.compiler_sums_products
+        for op in (op for kind in DOTS if sums for op in self.of_kind[kind] if op.integers("lhs_batch_dims")):
+            operands, result = self._arrays(*op.operand_shapes[:2]), self._arrays(op.shape)
+            if len(operands) == 2 and len(result) == 1 and is_of_vectors(op, operands, result[0]):
+                few = min(range(2), key=lambda k: operands[k].num_elements)
+                open_ = [op.operands[few]]
+                seen = set[str]()
+                while open_ and (maker := self.by_name.get(open_.pop().partition("#")[0])) is not None:
+                    if self.kind[maker.name] in PRODUCTS:
                         yield op.name
-            if known or self.kind[op.name] in PRODUCTS:
-                made.add(op.name)
+                        break
+                    open_ += [name for name in maker.operands if name not in seen]
+                    seen.update(maker.operands)
 
     def _lies_after(self, op: Operation) -> tuple[int, ...]:
         """The lanes and sublanes of a product of the vector unit: its dims lie as in the operand that has more."""
@@ -261,9 +261,12 @@ class Fusions:
                 if alike and near.name not in minor:
                     minor[near.name] = minor[op.name]
                     open_.append(near.name)
-        laid = {name: self._arrays(self.by_name[name].shape) for name in minor}
-        arrays = [(name, layouts[0]) for name, layouts in laid.items() if len(layouts) == 1]
-        return {name: predict("tpu", array.shape, array.dtype, minor=minor[name]) for name, array in arrays}
+        found = dict[tuple[str, tuple[tuple[int, ...], ...]], list[TensorLayout]]()  # one of each shape and order
+        for shape, pairs in {(self.by_name[name].shape, pairs) for name, pairs in minor.items()}:
+            arrays = self._arrays(shape)
+            found[shape, pairs] = [predict("tpu", each.shape, each.dtype, minor=pairs) for each in arrays]
+        laid = {name: found[self.by_name[name].shape, pairs] for name, pairs in minor.items()}
+        return {name: layouts[0] for name, layouts in laid.items() if len(layouts) == 1}
 
     def _sides(self, op: Operation) -> Sequence[TensorLayout]:
         """The operand and the result of a reshape; none where they are not known, or have not the same elements."""

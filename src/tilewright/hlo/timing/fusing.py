@@ -47,9 +47,16 @@ _MANY_ROWS, _TABLE_MB, _LARGE_TABLE_MB = 2048, 2.0, 24.0
 it has, of four bytes an element (90 modules of v6e and 7x)."""
 
 
-def _between_floats(op: Operation) -> bool:
-    """Whether an operation has nothing to do with types but float32 and bfloat16."""
-    return all(shape.startswith(("bf16[", "f32[")) for shape in (op.shape, *op.operand_shapes))
+_IN_FLOAT32 = ELEMENTWISE | {"reduce"}
+"""Operations that a chip without arithmetic of bfloat16 does in float32."""
+
+
+def _is_wide(op: Operation) -> bool:
+    """Whether an operation is done in float32; of conversions only those from and to bfloat16 are no others."""
+    kind = plain_opcode(op.opcode)
+    if kind == "convert":
+        return all(shape.startswith(("bf16[", "f32[")) for shape in (op.shape, *op.operand_shapes))
+    return kind in _IN_FLOAT32
 
 
 class Fusing(Placed):
@@ -60,6 +67,7 @@ class Fusing(Placed):
         super().__init__(context, computation, captured, chip.kernel)
         self.chip = chip
         self.pallas: Kernels = outer.pallas if outer else Kernels(context, chip)
+        self.wide = {op.name for op in self.operations if chip.machine.compiler_widens and _is_wide(op)}
         self.begun = False  # whether a kernel has run, beside which arguments can come in
         self.arrived = set[str]()  # those that came, and stay for whoever reads them next
         self.rows: list[TimeRow] = []
@@ -238,12 +246,11 @@ class Fusing(Placed):
     def _convert(self, work: Work, written: set[str], shares: Mapping[str, float], members: Collection[str]) -> None:
         """Add what it takes to compute in float32: each value of bfloat16 becomes one where it is first taken, and one
         of bfloat16 where it is written, or a product takes it. Conversions of other types make either."""
-        ops = {name: self.by_name[name] for name in members}
-        wide = {name for name, op in ops.items() if plain_opcode(op.opcode) in ELEMENTWISE | {"reduce"}}
-        wide -= {name for name, op in ops.items() if plain_opcode(op.opcode) == "convert" and not _between_floats(op)}
-        ends = written & wide
-        for name, op in ops.items():
-            ends.update(each for each in op.operands if (each in wide) != (name in wide))
+        inside = self.wide.intersection(members)
+        ends = written & inside
+        for name in members:
+            is_wide = name in inside
+            ends.update([each for each in self.by_name[name].operands if (each in inside) != is_wide])
         for name in ends & shares.keys() & self.tiles.keys():
             if self.by_name[name].shape.startswith("bf16[") and plain_opcode(self.by_name[name].opcode) not in FREE:
                 work.registers += shares[name] * self.tiles[name].elements / REGISTER * self.chip.kernel["convert_ops"]
@@ -312,11 +319,9 @@ class Fusing(Placed):
                 self._transform(member, work)
                 continue
             turned = of == "reshape" and len(self.kernels.get(name, ())) > 1  # by a copy, from the product's order
-            if self.chip.machine.compiler_widens and of in ELEMENTWISE:
-                turned = of == "convert" and _between_floats(member)
-                member = replace(member, shape=member.shape.replace("bf16", "f32"))
-            if not turned:
-                add_operation(work, self.chip.kernel, member, operands, made, share, name in self.of_vectors)
+            wide = self.chip.machine.compiler_widens
+            if not turned and (of != "convert" or name not in self.wide):
+                add_operation(work, self.chip.kernel, member, operands, made, share, name in self.of_vectors, wide)
             work.again += self.read_again(member, operands) if of in DOTS else 0.0
             if self.number[name] < last:
                 between += self._turn_first(member, work, share)

@@ -193,10 +193,11 @@ def add_operation(
     result: Tiles,
     share: float = 1.0,
     sums: bool = True,
+    wide: bool = False,
 ) -> None:
     """Add what ``op`` asks of the units to ``work``, where a ``share`` of its result is wanted: products are whole.
 
-    ``sums``: a product with one row a batch is a sum of the vector unit.
+    ``sums``: a product with one row a batch is a sum of the vector unit. ``wide``: bfloat16 is computed in float32.
     """
     name, each = plain_opcode(op.opcode), share / REGISTER
     registers = result.elements * each
@@ -207,7 +208,7 @@ def add_operation(
         work.transcendental += registers * passes
         ops = more + constants["transcendental_ops"] * (passes if more else 1)
         if not passes:
-            narrow = constants["narrow_ops"] if op.shape.startswith("bf16") else 1.0
+            narrow = constants["narrow_ops"] if op.shape.startswith("bf16") and not wide else 1.0
             ops = constants["convert_ops"] if name == "convert" else narrow
         work.registers += registers * ops
     elif name in PRODUCTS:
