@@ -123,17 +123,22 @@ def _depth_exceeded(text: str, pair: str) -> int:
     return -1
 
 
+def inside(root: Any) -> list[Any]:
+    """Every operation inside ``root``, collected before anything changes."""
+    found: list[Any] = []
+
+    def look(operation: Any) -> Any:
+        found.append(operation)
+        return ir.WalkResult.ADVANCE
+
+    root.walk(look)
+    return found[:-1]
+
+
 def custom_calls(module: Any) -> set[str]:
     """The names of all that a module calls outside of its language, wherever in it."""
-    names: set[str] = set()
-    open_ = [module.operation]
-    while open_:
-        operation = open_.pop()
-        if operation.name.endswith("custom_call"):
-            known = "call_target_name" in operation.attributes
-            names.add(str(operation.attributes["call_target_name"]).strip('"') if known else "")
-        open_ += [inner.operation for region in operation.regions for block in region.blocks for inner in block]
-    return names
+    calls = [op.attributes for op in inside(module.operation) if op.name.endswith("custom_call")]
+    return {str(said["call_target_name"]).strip('"') if "call_target_name" in said else "" for said in calls}
 
 
 def print_module(module: Any, locations: bool = False) -> str:
@@ -179,13 +184,10 @@ def operations_module(handles: list[Any], inputs: list[Any], outputs: list[Any])
 
 def _use_arguments(operation: Any, place: dict[Any, Any]) -> None:
     """Replace what an operation and its bodies take from outside."""
-    for index, value in enumerate(operation.operands):
-        if value in place:
-            operation.operands[index] = place[value]
-    for region in operation.regions:
-        for block in region.blocks:
-            for inner in block.operations:
-                _use_arguments(inner.operation, place)
+    for each in (operation, *inside(operation)):
+        for index, value in enumerate(each.operands):
+            if value in place:
+                each.operands[index] = place[value]
 
 
 def kept_arguments(lowered: Any, count: int) -> tuple[int, ...]:

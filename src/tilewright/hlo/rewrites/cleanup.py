@@ -116,12 +116,8 @@ class CommonSubexpressions(Rewrite):
 
 def merging_key(op: Node, operands: Sequence[Value]) -> tuple[Hashable, ...] | None:
     """Equal for what surely computes the same of these operands; None where name and attributes do not say what."""
-    if (
-        op.name not in PURE
-        or not op.plain
-        or len(op.results) > 1
-        or (op.name == "reduce" and "monoid" not in op.attributes)
-    ):
+    unsaid = op.name == "reduce" and "monoid" not in op.attributes
+    if unsaid or op.name not in PURE or not op.plain or len(op.results) > 1:
         return None
     return (op.said or op.key, *operands)
 

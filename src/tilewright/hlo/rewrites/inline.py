@@ -10,7 +10,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any, ClassVar
 
 from tilewright.hlo.graphs.graph import Block, Node, Value, operations_in, replace_value
-from tilewright.hlo.ir import ir, run_passes
+from tilewright.hlo.ir import inside, ir, run_passes
 from tilewright.hlo.rewrites.cleanup import merging_key
 from tilewright.hlo.rewriting.base import Step, option
 from tilewright.hlo.rewriting.maker import PURE
@@ -55,19 +55,7 @@ def _functions(module: Any) -> tuple[dict[str, Any], dict[str, list[Any]]]:
     """The functions of a module by name, and the calls in each."""
     operations = [view.operation for view in module.body.operations]
     functions = {ir.StringAttr(op.attributes["sym_name"]).value: op for op in operations if op.name == "func.func"}
-    return functions, {name: [op for op in _inside(f) if op.name == "func.call"] for name, f in functions.items()}
-
-
-def _inside(root: Any) -> list[Any]:
-    """Every operation inside ``root``, collected before anything changes."""
-    found: list[Any] = []
-
-    def look(operation: Any) -> Any:
-        found.append(operation)
-        return ir.WalkResult.ADVANCE
-
-    root.walk(look)
-    return found[:-1]
+    return functions, {name: [op for op in inside(f) if op.name == "func.call"] for name, f in functions.items()}
 
 
 def _callee(call: Any) -> str:
@@ -94,7 +82,7 @@ def _inlinable(function: Any) -> int:
     """How many operations a call of ``function`` would add, nested ones included; 0 if it may not be inlined."""
     if function is None or not _is_private(function):
         return 0
-    return len(_inside(function)) if len(function.regions[0].blocks) == 1 else 0
+    return len(inside(function)) if len(function.regions[0].blocks) == 1 else 0
 
 
 def _is_private(function: Any) -> bool:
@@ -110,7 +98,7 @@ def _expand(call: Any, function: Any) -> None:
     *inner, last = [view.operation for view in body.operations]
     called_somewhere = str(call.location) != "loc(unknown)"
     for op in inner:
-        for each in (op, *(_inside(op) if len(op.regions) else ())) if called_somewhere else ():
+        for each in (op, *(inside(op) if len(op.regions) else ())) if called_somewhere else ():
             each.location = ir.Location.callsite(each.location, [call.location])
         op.move_before(call)
     for old, new in zip(call.results, last.operands):
@@ -127,8 +115,8 @@ def with_calls_in_place(bodies: Sequence[Block], once: bool = False) -> tuple[li
     ``once``: what an operation before it has computed is not put there again (:class:`CommonSubexpressions`).
     """
     functions = {body.name: body for body in bodies}
-    inside = ((name, operations_in(body)) for name, body in functions.items())
-    calls = {name: [op.handle for op in operations if op.name == "func.call"] for name, operations in inside}
+    bodies_of = ((name, operations_in(body)) for name, body in functions.items())
+    calls = {name: [op.handle for op in operations if op.name == "func.call"] for name, operations in bodies_of}
     expanding = _Expanding(functions)
     with suppress(CycleError):
         for name in _innermost_first(calls).static_order():
@@ -165,9 +153,9 @@ class _Expanding:
             callee = _callee(op.handle) if op.name == "func.call" and op.plain else ""
             if callee in self.private and self.position <= Inline.limit:
                 self.called, body = True, self.functions[callee]
-                inside = dict(zip(body.arguments, operands))
-                self.put(body, block, inside, op.origins)
-                values = [inside[value] for value in body.operations[-1].operands]
+                given = dict(zip(body.arguments, operands))
+                self.put(body, block, given, op.origins)
+                values = [given[value] for value in body.operations[-1].operands]
             elif self.first is not None and key in self.first:
                 values, block.changed = [self.first[key]], True
             else:

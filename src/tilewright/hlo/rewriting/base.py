@@ -95,8 +95,8 @@ class LocalRewrite(Rewrite):
         """One sweep in order, new operations taking the place of the one they replace."""
         make, takes, old = Maker(block), self.takes if block.owner is None else (), block.operations
         places = block.places(self.roots) if self.roots else range(len(old))
-        taken = block.places(takes) if places else ()
-        taking = {user for k in taken for value in old[k].results for user in value.users}
+        makers = [old[k] for k in block.places(takes)] if places else []
+        taking = {user for maker in makers for value in maker.results for user in value.users}
         block.operations = []
         new, done, count = list[Node](), 0, 0  # what stands for the first ``done`` operations
         for k in places if taking or not takes else ():

@@ -104,9 +104,7 @@ class _Written:
     def __init__(self, old: Program) -> None:
         self.old = old
         self.blocks: list[tuple[Block, str, list[Operation]]] = []  # its name and old parameters
-        self.wanted: list[
-            tuple[Node | Value, str, int, str, str | None]
-        ] = []  # its function, line and name; what it was
+        self.wanted: list[tuple[Node | Value, str, int, str, str | None]] = []  # function, line, name; what it was
         self.calls: dict[Node, tuple[str, ...]] = {}
         self.names: dict[Node | Value, str] = {}
         self.taken: set[tuple[str | int, str]] = set()  # names of a function ("": of computations), and of a line
@@ -170,10 +168,8 @@ class _Written:
             taken.add((line, found))
         return found
 
-    def _operations(
-        self, block: Block, parameters: Sequence[Operation], functions: Collection[str]
-    ) -> Iterator[Operation]:
-        for value, parameter in zip(block.arguments, parameters):
+    def _operations(self, block: Block, given: Sequence[Operation], functions: Collection[str]) -> Iterator[Operation]:
+        for value, parameter in zip(block.arguments, given):
             yield replace(parameter, name=self.names[value], shape=_shape(value))
         for op in block.operations:
             known, opcode, calls = _known(op), _opcode(op), self.calls.get(op, ())
