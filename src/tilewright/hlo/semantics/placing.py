@@ -227,9 +227,7 @@ class Placed:
                 else:  # it waits for whole rows of a sum, and is apart from what is written for it alone
                     wanted = sum(reader.opcode != "return" for reader in self.readers[last]) > 1
                     fits = plain_opcode(self.by_name[last].opcode) != "reduce" and (kernel != last or wanted)
-                if (
-                    not kernel and kind != "reduce"
-                ):  # results of one size that read an array alike, as an optimizer's do
+                if not kernel and kind != "reduce":  # results of one size that read alike, as an optimizer's do
                     kernel = max([beside.get((name, size), "") for name in read], key=lambda k: self.number.get(k, -1))
                     fits = self.number.get(kernel, -1) > self.number[last]
                 kernel = kernel if fits else ""

@@ -177,13 +177,8 @@ class Fusing(Placed):
         carried = [each.name for each in inside.operations if each.opcode == "parameter"]
         for k in (carried.index(name) for name in inside.turned):
             shape, name, lies = op.operand_shapes[k], f"{op.name}.copy{k}", inside.tiles[carried[k]]
-            work = Work(rotations=lies.elements / REGISTER)
-            for memory, tiles in (
-                (self._lies_in(op.operands[k]), self.tiles.get(op.operands[k], lies)),
-                (inside._lies_in(carried[k]), lies),
-            ):
-                work.moved[memory] += tiles.megabytes
-            run = self._run("copy", work)
+            before = self._lies_in(op.operands[k]), self.tiles.get(op.operands[k], lies)
+            run = self._copy(lies.elements, before, (inside._lies_in(carried[k]), lies))
             if name not in [each.name for each in self.kernels[op.name]]:  # nothing that is kept is copied twice
                 self._add(Operation(name, "copy", shape, op.operands[k : k + 1], (shape,)), run, self.runs)
             yield Operation(f"{op.name}.copy.{k}", "copy", shape, (f"{op.name}#{k}",), (shape,)), run
@@ -251,7 +246,7 @@ class Fusing(Placed):
         for name in members:
             is_wide = name in inside
             ends.update([each for each in self.by_name[name].operands if (each in inside) != is_wide])
-        for name in ends & shares.keys() & self.tiles.keys():
+        for name in (name for name in shares if name in ends and name in self.tiles):  # in an order that stays
             if self.by_name[name].shape.startswith("bf16[") and plain_opcode(self.by_name[name].opcode) not in FREE:
                 work.registers += shares[name] * self.tiles[name].elements / REGISTER * self.chip.kernel["convert_ops"]
 
@@ -389,7 +384,12 @@ class Fusing(Placed):
         before = before if before.shape == tiles.shape else tiles
         in_place = plain_opcode(of.opcode) in WRITES_IN_PLACE.keys() | {"while"}
         kept = in_place and copy.operand_shapes == (copy.shape,) and copy.operands[0] in of.operands
-        work = Work(rotations=0.0 if kept else tiles.elements / REGISTER)
-        for name, each in ((first, before), (copy.name if copy.name in self.tiles else of.name, tiles)):
-            work.moved[self._lies_in(name)] += each.megabytes
+        behind = self._lies_in(copy.name if copy.name in self.tiles else of.name), tiles
+        return self._copy(0 if kept else tiles.elements, (self._lies_in(first), before), behind)
+
+    def _copy(self, turned: int, *ends: tuple[int, Tiles]) -> Run:
+        """What a copy takes between two memories that turns so many elements."""
+        work = Work(rotations=turned / REGISTER)
+        for memory, tiles in ends:
+            work.moved[memory] += tiles.megabytes
         return self._run("copy", work)
