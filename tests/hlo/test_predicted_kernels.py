@@ -323,6 +323,35 @@ def test_a_softmax_takes_each_exponential_once_and_lies_with_the_queries_in_the_
     assert step.device_seconds * 1e6 == pytest.approx(us, rel=0.03)
 
 
+@pytest.mark.parametrize(("chip", "megabytes"), [("v6e", 17.2), ("v5e", 17.2), ("v5p", 17.2), ("7x", 84.3)])
+@pytest.mark.parametrize("how", ["groups", "repeated"])
+def test_weights_with_scales_of_groups_are_made_before_the_product(how, megabytes, chip):
+    """Their bfloat16 is a kernel's result, in HBM where it is brought in for no other, as in four chips' modules."""
+
+    def grouped(x, w, s):
+        return x @ (w.astype(BF16) * s).reshape(4096, 4096)
+
+    def repeated(x, w, s):
+        return x @ (w.astype(BF16) * jnp.repeat(s, 128, axis=0))
+
+    sizes = {"groups": ((32, 128, 4096), (32, 1, 4096)), "repeated": ((4096, 4096), (32, 4096))}[how]
+    given = S((16, 4096), BF16), S(sizes[0], jnp.int8), S(sizes[1], BF16)
+    step = estimate(from_jax({"groups": grouped, "repeated": repeated}[how], *given), f"tpu-{chip}")
+    assert [row.lane for row in step.rows if row.op != "stream"] == ["vector", "matrix"]
+    assert step.bytes / 1e6 == pytest.approx(megabytes, rel=0.01)
+
+
+@pytest.mark.parametrize(("chip", "megabytes"), [("v5p", 304.1), ("v6e", 96.5)])
+def test_cores_without_a_common_memory_pass_products_through_hbm(chip, megabytes):
+    """As in the compiler's module of v5p; on v6e its bytes are those that the model takes near the core."""
+
+    def gated(x, g, u, d):
+        return (jax.nn.silu(x @ g) * (x @ u)) @ d
+
+    given = [S(sizes, BF16) for sizes in ((4096, 2048), (2048, 5632), (2048, 5632), (5632, 2048))]
+    assert estimate(from_jax(gated, *given), f"tpu-{chip}").bytes / 1e6 == pytest.approx(megabytes, rel=0.01)
+
+
 def test_a_quotient_of_a_constant_is_a_product_with_its_inverse():
     """None of 5,747 quotients of floats in modules of four chips is by a constant."""
     wide = S((8192, 1024), BF16)

@@ -56,6 +56,7 @@ _LANES = 128
 _POOLS = frozenset({"reduce-window", "select-and-scatter"})
 _ALIKE = ELEMENTWISE | _POOLS | {"pad", "slice", "concatenate", "reverse"}
 """Operations whose results lie as the images do that they are made of."""
+_CASTS = frozenset({"convert", "transpose"})
 _MADE_ANYWHERE = FREE - {"broadcast"}
 _MANY = 8
 _BLOCK = 512
@@ -378,6 +379,9 @@ class Fusions:
                 moved = op.operands if kind == "concatenate" else op.operands[:1]
                 written.update(name for name in moved if self.kind.get(name) not in FREE)
                 written |= {op.name} if self._crosses_tiles(op) else set()
+            elif kind == "reshape" and (made := self.kind.get(self._widest(op.operands[0]) if op.operands else "")):
+                written.update(op.operands if made in ELEMENTWISE and any(self._taken_whole(op, _CASTS)) else ())
+                written.update(self._taken_whole(op, ELEMENTWISE) if made == "broadcast" else ())
             elif kind == "broadcast" and self._is_dear(op):
                 written.update(op.operands)
             if self.hoisted and op.name not in self.hoisted:
@@ -396,6 +400,25 @@ class Fusions:
                 major.add(layout.rank - 2)
             return not major.issuperset(stepped(op))
         return self.kind[op.name] == "pad" and bool(stepped(op))
+
+    def _taken_whole(self, op: Operation, passed: Collection[str]) -> Iterator[str]:
+        """The values that products read of an array whose dims a reshape put together, operations ``passed`` between:
+        what is computed before that, or of a group's scales behind it, is a kernel of its own (seen on four chips).
+        """
+        ends = [sum(size > 1 for size in dims_of(shape)) for shape in (*op.operand_shapes[:1], op.shape)]
+        open_ = [op.name] if ends[0] > ends[-1] else []
+        for name in open_:
+            for reader in self.readers[name]:
+                if self.kind[reader.name] in DOTS and not reader.integers("lhs_batch_dims"):
+                    yield name
+                elif self.kind[reader.name] in passed and len(open_) <= _MANY:
+                    open_.append(reader.name)
+
+    def _widest(self, name: str) -> str:
+        """What a value was before its type was changed."""
+        while self.kind.get(name) == "convert":
+            name = self.by_name[name].operands[0]
+        return name
 
     def _is_dear(self, op: Operation) -> bool:
         """Whether an array that is repeated took a root, a quotient or their like: it is not computed for each copy."""
