@@ -596,13 +596,13 @@ class Fusions:
 
         The way ends where it meets that of another head, ``taken``: one kernel has one product.
         """
-        best, at = name, name
+        best, at, batched = name, name, bool(self.by_name[name].integers("lhs_batch_dims"))
         while len(self.readers[at]) == 1 and self._runs_inside(self.readers[at][0]):
             if not self._keeps(self.readers[at][0], name) or self.readers[at][0].name in taken:
                 break
             at = self.readers[at][0].name
             same = self.kind[name] in PRODUCTS and self.bytes[at] == self.bytes[best]
-            if (not narrowest and not self._widens(at)) or same or self.bytes[at] < self.bytes[best]:
+            if (not narrowest and not (batched and self._widens(at))) or same or self.bytes[at] < self.bytes[best]:
                 best = at
         return best
 
