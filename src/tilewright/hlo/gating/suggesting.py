@@ -387,7 +387,7 @@ def _written_out(bodies: list[_Body], room: Callable[[], int]) -> Iterator[_Caus
             each = f"{list(array.shape)} are written out {cause.many}({bytes_text(array.data_bytes)} each)"
             tokens = [-(-size // _LANES) * _LANES for size in array.shape[-2:]]
             padded = "" if (*tokens,) == array.shape[-2:] else ", padded to as many tokens (segment_ids mask the rest)"
-            blocks = [gcd(size, _BLOCK) for size in tokens]
+            blocks, filled = [gcd(size, _BLOCK) for size in tokens], prod(tokens) / prod(array.shape[-2:])
             cause.what, cause.how = f"{_WRITTEN[kind]} {each}", _FUSED[kind].format(*tokens, *blocks, padded)
             sums = body.after(*(name for name in ends if body.kind[name] == "reduce"))
             own = inside | sums
@@ -396,13 +396,18 @@ def _written_out(bodies: list[_Body], room: Callable[[], int]) -> Iterator[_Caus
             carried = next((name for name in left if body.kind[name] not in DOTS), "")
             for name in left:
                 alone = body.kind[name] not in DOTS and name != carried  # it comes out of a kernel that is there
-                made = _in_one_kernel(body, body.by_name[name], inside, own, alone, prod(blocks))
+                made = _in_one_kernel(body, body.by_name[name], inside, own, alone, prod(blocks), filled)
                 cause.edits[body.name, name] = (made,)
     yield from found.values()
 
 
-def _in_one_kernel(body: _Body, end: Operation, inside: set[str], own: set[str], alone: bool, scores: int) -> Operation:
-    """What leaves as a kernel: the products before it, an exponential of each score, what comes from outside."""
+def _in_one_kernel(
+    body: _Body, end: Operation, inside: set[str], own: set[str], alone: bool, scores: int, filled: float
+) -> Operation:
+    """What leaves as a kernel: the products before it, an exponential of each score, what comes from outside.
+
+    ``scores`` of one step; ``filled``: how many there are of all with what tokens are padded by.
+    """
     inputs, seen, open_, flops, special = dict[str, str](), {end.name}, [end], 0, 0
     thin = list[int]()  # of its products, the sum's length or the result's columns: a head's depth
     while open_ and not alone:
@@ -415,6 +420,7 @@ def _in_one_kernel(body: _Body, end: Operation, inside: set[str], own: set[str],
         new = dict.fromkeys(name for name in op.operands if name in inside and name not in seen)
         seen |= new.keys()
         open_ += [body.by_name[name] for name in new]
+    flops, special = round(flops * filled), round(special * filled)
     estimate = f'"flops":"{flops}","transcendentals":"{special}","depth":"{min(thin, default=0)}","scores":"{scores}"'
     config = f'{{"custom_call_config":{{"cost_estimate":{{{estimate}}}}}}}'
     said = {"custom_call_target": PALLAS, "backend_config": config}
