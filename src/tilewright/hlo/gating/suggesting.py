@@ -252,6 +252,10 @@ class _Body:
     def flops(self, op: Operation) -> int:
         return product_flops(op, [*map(_array, op.operand_shapes)], self.array[op.name])
 
+    def sizes(self, op: Operation) -> tuple[int, ...] | None:
+        """(batch, rows, columns, depth) of a product."""
+        return product_sizes(op, [*map(_array, op.operand_shapes)], self.array[op.name])
+
     def behind(self, name: str) -> str:
         """The value that is only shown in another form."""
         while self.kind.get(name) in _VIEWS and self.by_name[name].operands:
@@ -349,14 +353,16 @@ def causes(program: Program, target: Target, assume: Mapping[str, float] | None 
 # Scores and their softmax, or logits and theirs: arrays larger than all they are made of, written and read again. One
 # kernel computes them block by block near the core.
 
-_BLOCK = 1024
-"""Tokens of a block of scores that a kernel holds near the core."""
+_BLOCK, _LANES = 1024, 128
+"""Tokens of a block of scores that a kernel holds near the core, and what their number is a multiple of."""
 _WRITTEN = {"attention": "attention's scores", "loss": "the loss's logits"}
 _FUSED = {
-    "attention": "from jax.experimental.pallas.ops.tpu.flash_attention import BlockSizes, flash_attention; "
-    "flash_attention(q, k, v, sm_scale=q.shape[-1] ** -0.5, block_sizes=BlockSizes(block_b=1, block_q={0}, "
-    "block_k_major={1}, block_k={1})) with q, k, v: [batch, heads, tokens, depth], causal=True where later tokens are "
-    "masked (splash_attention beside it where heads share keys); of small blocks, as by default, it is slower",
+    "attention": "from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as sk, "
+    "splash_attention_mask as sm; attend = sk.make_splash_mha_single_device(sm.MultiHeadMask([sm.FullMask(({0}, {1}))] "
+    "* q.shape[1]), block_sizes=sk.BlockSizes({2}, {3}, {3}, {2}, {3}, {3}, {2}, {3})); "
+    "jax.vmap(attend)(q * q.shape[-1] ** -0.5, k, v) with q, k, v: [batch, heads, tokens, depth]{4}; sm.CausalMask "
+    "where later tokens are masked, sk.make_splash_mqa_single_device where heads share keys; of small blocks, as by "
+    "default, it is slower",
     "loss": "tokamax.linear_softmax_cross_entropy_loss(x, labels, w), or a lax.map of jax.checkpoint(loss) over blocks "
     "of tokens, keeps no logits; tilewright diff OLD NEW shows what it brings",
 }
@@ -379,8 +385,10 @@ def _written_out(bodies: list[_Body], room: Callable[[], int]) -> Iterator[_Caus
             cause.about.append((-len(cause.about), first))
             array = body.array[first.name]
             each = f"{list(array.shape)} are written out {cause.many}({bytes_text(array.data_bytes)} each)"
-            blocks = (gcd(size, _BLOCK) for size in array.shape[-2:])
-            cause.what, cause.how = f"{_WRITTEN[kind]} {each}", _FUSED[kind].format(*blocks)
+            tokens = [-(-size // _LANES) * _LANES for size in array.shape[-2:]]
+            padded = "" if (*tokens,) == array.shape[-2:] else ", padded to as many tokens (segment_ids mask the rest)"
+            blocks, filled = [gcd(size, _BLOCK) for size in tokens], prod(tokens) / prod(array.shape[-2:])
+            cause.what, cause.how = f"{_WRITTEN[kind]} {each}", _FUSED[kind].format(*tokens, *blocks, padded)
             sums = body.after(*(name for name in ends if body.kind[name] == "reduce"))
             own = inside | sums
             leaves = {name for name in sums if not own.issuperset(body.readers(name))}
@@ -388,23 +396,34 @@ def _written_out(bodies: list[_Body], room: Callable[[], int]) -> Iterator[_Caus
             carried = next((name for name in left if body.kind[name] not in DOTS), "")
             for name in left:
                 alone = body.kind[name] not in DOTS and name != carried  # it comes out of a kernel that is there
-                cause.edits[body.name, name] = (_in_one_kernel(body, body.by_name[name], inside, own, alone),)
+                made = _in_one_kernel(body, body.by_name[name], inside, own, alone, prod(blocks), filled)
+                cause.edits[body.name, name] = (made,)
     yield from found.values()
 
 
-def _in_one_kernel(body: _Body, end: Operation, inside: set[str], own: set[str], alone: bool) -> Operation:
-    """What leaves as a kernel: the products before it, an exponential of each score, what comes from outside."""
+def _in_one_kernel(
+    body: _Body, end: Operation, inside: set[str], own: set[str], alone: bool, scores: int, filled: float
+) -> Operation:
+    """What leaves as a kernel: the products before it, an exponential of each score, what comes from outside.
+
+    ``scores`` of one step; ``filled``: how many there are of all with what tokens are padded by.
+    """
     inputs, seen, open_, flops, special = dict[str, str](), {end.name}, [end], 0, 0
+    thin = list[int]()  # of its products, the sum's length or the result's columns: a head's depth
     while open_ and not alone:
         op = open_.pop()
-        flops += body.flops(op) if body.kind[op.name] in DOTS else 0
+        if body.kind[op.name] in DOTS:
+            flops += body.flops(op)
+            thin += (body.sizes(op) or ())[2:]
         special += body.array[op.name].num_elements if body.kind[op.name] == "exponential" else 0
         inputs |= {name: shape for name, shape in zip(op.operands, op.operand_shapes) if name not in own}
         new = dict.fromkeys(name for name in op.operands if name in inside and name not in seen)
         seen |= new.keys()
         open_ += [body.by_name[name] for name in new]
-    estimate = f'{{"custom_call_config":{{"cost_estimate":{{"flops":"{flops}","transcendentals":"{special}"}}}}}}'
-    said = {"custom_call_target": PALLAS, "backend_config": estimate}
+    flops, special = round(flops * filled), round(special * filled)
+    estimate = f'"flops":"{flops}","transcendentals":"{special}","depth":"{min(thin, default=0)}","scores":"{scores}"'
+    config = f'{{"custom_call_config":{{"cost_estimate":{{{estimate}}}}}}}'
+    said = {"custom_call_target": PALLAS, "backend_config": config}
     made = replace(end, opcode="custom-call", attributes=said, calls=())
     return replace(made, operands=tuple(inputs), operand_shapes=tuple(inputs.values()))
 
@@ -521,7 +540,7 @@ def _made_again(bodies: list[_Body], room: Callable[[], int]) -> Iterator[_Cause
             if _AGAIN not in op.op_name:
                 firsts.setdefault(key, op.name)
             else:
-                sizes = product_sizes(op, [*map(_array, op.operand_shapes)], body.array[op.name])
+                sizes = body.sizes(op)
                 again.append((sizes[3] if sizes else 0, body, op, key))
     for _, body, op, key in sorted(again, key=lambda each: -each[0]):
         size = body.array[op.name].data_bytes

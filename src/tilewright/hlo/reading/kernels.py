@@ -32,7 +32,7 @@ _SECONDS = 5
 _LONGEST_BODY = 4 << 20
 """Bytes of bytecode that are read; the longest kernels in use have a tenth of a megabyte."""
 _LIMIT = re.compile(r'"scoped_memory_configs":\[\{"memory_space":"?1"?,"offset":"?0"?,"size":"?(\d+)')
-_SAID = re.compile(r'"(flops|transcendentals|bytes_accessed)":"?(\d{1,18})')
+_SAID = re.compile(r'"(flops|transcendentals|bytes_accessed|depth|scores)":"?(\d{1,18})')
 _SIZES = re.compile(r"\w\[([\d,]*)\]")
 _ESTIMATE = re.compile(r'"cost_estimate":\{([^{}]*)\}')
 _BODY = re.compile(r'"body":"([A-Za-z0-9+/=]+)"')
@@ -44,7 +44,9 @@ def config_of(op: Operation) -> str:
 
 
 def said_of(op: Operation) -> dict[str, int]:
-    """Its author's estimate, as far as a custom call says it: ``flops``, ``transcendentals``, ``bytes_accessed``."""
+    """Its author's estimate, as far as a custom call says it: ``flops``, ``transcendentals``, ``bytes_accessed``;
+    ``depth`` of heads and ``scores`` of a step, where advice made it.
+    """
     match = _ESTIMATE.search(config_of(op))
     return {name: int(number) for name, number in _SAID.findall(match[1])} if match else {}
 

@@ -38,9 +38,11 @@ from tilewright.targets import TimeConstants
 FROM_BODY = "kernel: from its grid and products"
 """How the note of a row begins whose time is a pipeline's."""
 _OPS_AN_EXPONENTIAL = 8
-"""Vector operations beside each transcendental of a kernel of which only its author's estimate is known: a softmax."""
-_EXPONENTIALS_A_STEP = 1 << 20
-"""And of its transcendentals in one step of its grid: scores of 1,024 queries and 1,024 keys, as tuned kernels take."""
+"""Vector operations beside each transcendental of a kernel of which only an estimate is known: a softmax."""
+_OPS_CARRIED = 5
+"""And of each step for an element of the sum that it carries on: scaled and added to, loaded and stored."""
+_SCORES = 1024
+"""Rows and columns of scores in a step of such a kernel: as tuned kernels take, and as advice says."""
 _ONE_PASS = ("exp2", "divf", "log2", "sin", "cos", "log1p", "expm1", "reciprocal")
 _SPECIAL = {**TRANSCENDENTAL, **dict.fromkeys(_ONE_PASS, 1), "powf": TRANSCENDENTAL["power"]}
 _OPS = dict.fromkeys(("truncf", "extf", "sitofp", "uitofp", "fptosi", "fptoui"), "convert_ops")
@@ -268,16 +270,26 @@ class Kernels:
         return (0, sequences) if tokens % sequences == 0 else (sequences - 1, 1)
 
     def _from_estimate(self, said: dict[str, int], arrays: Iterable[Tiles]) -> Run:
-        """What its author says, and at least its arrays once through HBM."""
-        constants, flops = self.chip.kernel, said.get("flops", 0)
-        matrix = flops / self.chip.matrix_peaks["bf16"] / constants["efficiency"] * 1e6
-        special = said.get("transcendentals", 0) / REGISTER / 1e3
-        vector = special * max(constants["transcendental_ns"], _OPS_AN_EXPONENTIAL * constants["vector_ns"])
-        once = sum(tiles.megabytes for tiles in arrays if tiles.space == 0)
+        """The pipeline of steps that are alike: what its author says, and at least its arrays once through HBM.
+
+        Advice says besides how deep heads are, which fill the matrix unit in part, and the scores of a step.
+        """
+        flops, special = said.get("flops", 0), said.get("transcendentals", 0)
+        depth = said.get("depth") or round(self.chip.kernel["side"])
+        steps = max(1, special // (said.get("scores") or _SCORES**2))
+        once = sum(tiles.megabytes for tiles in arrays if tiles.space == HBM)
         far = max(once, said.get("bytes_accessed", 0) / 1e6)
-        begins = said.get("transcendentals", 0) // _EXPONENTIALS_A_STEP * self.chip["pallas"]["step_us"]
-        matrix, vector = (matrix + begins, vector) if matrix > vector else (matrix, vector + begins)
-        return self._timed(matrix, vector, far, flops, "kernel: from its cost estimate")
+        ops = special * (_OPS_AN_EXPONENTIAL + _OPS_CARRIED * depth / _SCORES)
+        part = Part(
+            Counter({(1, _SCORES, _SCORES, depth, "bf16"): flops / (2 * _SCORES**2 * depth * steps)}),  # type: ignore[dict-item]
+            Counter({("exp", "f32"): special / steps, ("addf", "f32"): ops / steps}),  # type: ignore[dict-item]
+        )
+        moments = [Moment(steps, ((0, 1.0),), ((-1, far / steps, 0.0),))]
+        cores = (round(self.chip.kernel["cores"]),)
+        whole = pipeline(self.chip, Kernel("", grid=cores, semantics=("parallel",), parts=[part], moments=moments))
+        lane, note = "matrix" if flops else "vector", "kernel: from its cost estimate"
+        products = {"bf16": flops} if flops else {}
+        return Run(whole.us, whole.bound, far, products, lane=lane, kind="pallas", notes=note)
 
     def _gathered(self, op: Operation, arrays: Arrays) -> Run:
         """A kernel of the SparseCores: a row of its results for each of its indices, priced as gathers are."""
