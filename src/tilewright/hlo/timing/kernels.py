@@ -281,8 +281,8 @@ class Kernels:
         far = max(once, said.get("bytes_accessed", 0) / 1e6)
         ops = special * (_OPS_AN_EXPONENTIAL + _OPS_CARRIED * depth / _SCORES)
         part = Part(
-            Counter({(1, _SCORES, _SCORES, depth, "bf16"): flops / (2 * _SCORES**2 * depth * steps)}),  # type: ignore[dict-item]
-            Counter({("exp", "f32"): special / steps, ("addf", "f32"): ops / steps}),  # type: ignore[dict-item]
+            Counter({(1, _SCORES, _SCORES, depth, "bf16"): flops / (2 * _SCORES**2 * depth * steps)}),
+            Counter({("exp", "f32"): special / steps, ("addf", "f32"): ops / steps}),
         )
         moments = [Moment(steps, ((0, 1.0),), ((-1, far / steps, 0.0),))]
         cores = (round(self.chip.kernel["cores"]),)
