@@ -18,6 +18,7 @@ from tilewright.hlo.program import Operation, Program
 _WINDOW = re.compile(r"(\w+)=([-\dx_]+)")
 _INTEGERS = re.compile(r"[sui][248]\b")
 _SUBLANES = 8
+_STEPS = re.compile(r":\d+:(?!1\])|_-?\d+_[1-9]")  # of a slice's part, of a pad's
 _LABELS = re.compile(r"(\w+)_(\w+)->(\w+)")
 """An axis of a mesh, or as ``'a':(2)4`` a part of one: how many come before it, and its size."""
 
@@ -236,15 +237,15 @@ def _met(first: int, step: int, count: int, last: int, hole: int) -> int:
 
 
 def stepped(op: Operation) -> tuple[int, ...]:
-    """The dims along which a slice leaves elements out, a pad puts some between, a reversal goes backwards."""
+    """The dims along which a slice leaves elements out, a pad puts some between, a reversal goes backwards.
+
+    >>> stepped(Operation("s", "slice", "f32[8,4]", attributes={"slice": "{[0:8:1], [1:8:2]}"}))
+    (1,)
+    """
     if plain_opcode(op.opcode) == "reverse":
         return op.integers("dimensions")
-    if "slice" in op.attributes:
-        parts = [cut.count(":") > 1 for cut in op.attributes["slice"].split(",")]
-    else:
-        pads = op.attributes.get("padding", "").split("x")
-        parts = [pad.count("_") > 1 and not pad.endswith("_0") for pad in pads]
-    return tuple([dim for dim, found in enumerate(parts) if found])
+    parts = re.split("[,x]", op.attributes.get("slice", "") + op.attributes.get("padding", ""))
+    return tuple([dim for dim, part in enumerate(parts) if _STEPS.search(part)])
 
 
 # Exchanges between chips.
