@@ -247,7 +247,9 @@ class Fusing(Placed):
             is_wide = name in inside
             ends.update([each for each in self.by_name[name].operands if (each in inside) != is_wide])
         for name in (name for name in shares if name in ends and name in self.tiles):  # in an order that stays
-            if self.by_name[name].shape.startswith("bf16[") and plain_opcode(self.by_name[name].opcode) not in FREE:
+            kind = plain_opcode(self.by_name[name].opcode)
+            converted = kind == "convert" and name not in self.wide
+            if self.by_name[name].shape.startswith("bf16[") and kind not in FREE and not converted:
                 work.registers += shares[name] * self.tiles[name].elements / REGISTER * self.chip.kernel["convert_ops"]
 
     def _transform(self, op: Operation, work: Work) -> None:
