@@ -152,7 +152,8 @@ def _rule(name: str, first: _Result) -> dict[str, Any]:
 
 
 def _plain(result: _Result, rule: int, source: str, folder: Path) -> dict[str, Any]:
-    path, line = _path_and_line(result.source)
+    split = re.fullmatch(r"(.+):([1-9]\d{0,8})", result.source, re.S)  # model.py:47, or a file alone
+    path, line = (split[1], int(split[2])) if split else (result.source, 0)
     if not path or path.startswith(("-", "<")):  # what a program read from stdin calls its file
         path, line = "" if source == "-" else source, 0
     shown = _shown_path(path, folder)
@@ -173,12 +174,6 @@ def _plain(result: _Result, rule: int, source: str, folder: Path) -> dict[str, A
         "partialFingerprints": {"tilewright/v1": mark},
         "properties": dict(result.properties),
     }
-
-
-def _path_and_line(source: str) -> tuple[str, int]:
-    """``model.py:47`` in its two parts; line 0 where there is none."""
-    match = re.fullmatch(r"(.+):([1-9]\d{0,8})", source, re.S)
-    return (match[1], int(match[2])) if match else (source, 0)
 
 
 def _shown_path(path: str, folder: Path) -> dict[str, str]:

@@ -464,7 +464,8 @@ def _allocation(entry: dict[str, str], notes: list[str]) -> Allocation:
     pairs = _OPERATOR.findall(entry.get("Operator", ""))
     operator = {quoted or plain: value or digits for quoted, value, plain, digits in pairs}
     place = operator.get("source_file", "")
-    size, unpadded, padding = (_first_size(entry.get(name)) for name in _SIZES)
+    leading = (_LEADING_SIZE.match(entry.get(name, "")) for name in _SIZES)
+    size, unpadded, padding = (found and read_size(found.group()) for found in leading)
     return Allocation(
         *(number, size, unpadded, padding),
         entry.get("Shape", ""),
@@ -478,11 +479,6 @@ def _allocation(entry: dict[str, str], notes: list[str]) -> Allocation:
 
 
 _LEADING_SIZE = re.compile(SIZE)
-
-
-def _first_size(text: str | None) -> StatedSize | None:
-    found = _LEADING_SIZE.match(text or "")
-    return read_size(found.group()) if found else None
 
 
 def _label(text: str) -> Label:

@@ -348,7 +348,9 @@ class _Comparison:
             for (_, source), group in groups.items():
                 cause, detail, line = self._appeared(group) if appeared else (*self._vanished(group), "")
                 sides: tuple[list[Kernel], list[Kernel]] = ([], group) if appeared else (group, [])
-                found.append(_Finding(cause, detail + _times(group), line or source, *sides))
+                runs = sum(kernel.row.runs for kernel in group)
+                times = f", {runs} times" if runs > 1 else ""
+                found.append(_Finding(cause, detail + times, line or source, *sides))
         return found
 
     def _appeared(self, kernels: Sequence[Kernel]) -> tuple[str, str, str]:
@@ -482,11 +484,6 @@ def _offloaded(kernel: Kernel) -> str:
 
 def _core_text(core: str) -> str:
     return {"sparsecore": "SparseCore"}.get(core, core)
-
-
-def _times(kernels: Sequence[Kernel]) -> str:
-    runs = sum(kernel.row.runs for kernel in kernels)
-    return f", {runs} times" if runs > 1 else ""
 
 
 def _turns(kernel: Kernel) -> tuple[str, str] | None:

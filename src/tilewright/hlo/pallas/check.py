@@ -107,7 +107,7 @@ class KernelCheck:
     seconds: float = 0.0
     bound: str = ""
     advice: tuple[str, ...] = ()
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
     kernel: Kernel | None = field(default=None, repr=False, compare=False)
     pipeline: Pipeline | None = field(default=None, repr=False, compare=False)
 
@@ -454,15 +454,12 @@ def memory_of(kernel: Kernel, target: Target, near: Sequence[bool] = ()) -> Memo
     held = [w for k, w in enumerate(kernel.windows) if w.space == "vmem" and not (k < len(near) and near[k])]
     windows = sum(window.block_bytes * window.buffers for window in held)
     scratch = sum(block_bytes(sizes, kind) for sizes, kind, space in kernel.scratch if space == "vmem")
-    scalars = [(sizes, kind) for sizes, kind, space in (*kernel.scratch, *kernel.tables) if space == "smem"]
-    scalars += [(window.block, window.dtype) for window in kernel.windows if window.space == "smem"]
+    scalars = [sizes for sizes, _, space in (*kernel.scratch, *kernel.tables) if space == "smem"]
+    scalars += [window.block for window in kernel.windows if window.space == "smem"]
+    # In scalar memory everything is a word, the last of several dims in lines of 128 of them.
+    words = (prod((*sizes[:-1], -(-sizes[-1] // 128) * 128) if len(sizes) > 1 else sizes) for sizes in scalars)
     spilled = max(0, kernel.held_bytes - _KEPT_IN_REGISTERS) + _spilled_by_products(kernel, target)
-    return Memory(windows, scratch, spilled, sum(_scalar_bytes(sizes) for sizes, _ in scalars))
-
-
-def _scalar_bytes(sizes: Sequence[int]) -> int:
-    """A table in scalar memory: words of 4 bytes, the last of several dims in lines of 128."""
-    return 4 * prod((*sizes[:-1], -(-sizes[-1] // 128) * 128)) if len(sizes) > 1 else 4 * prod(sizes)
+    return Memory(windows, scratch, spilled, 4 * sum(words))
 
 
 def _spilled_by_products(kernel: Kernel, target: Target) -> int:

@@ -106,19 +106,14 @@ def _check_interpreted(body: Block) -> None:
     for value in (*body.arguments, *body.operations[-1].operands):
         if not _EXCHANGED.fullmatch(value.dtype):
             raise UnsupportedError(f"the float64 reference does not take {value.dtype}")
-    steps = 0
+    steps = 0  # elements that operations read or make, as often as they take them up
     for op in operations_in(body):
         if op.name not in _INTERPRETED:
             raise UnsupportedError(f"the float64 reference does not know {op.name}")
-        steps += _steps(op)
+        each = _STEPS_OF_MANY if op.name == "sort" or op.name.startswith("chlo.") else op.terms
+        steps += each * max((prod(v.shape or ()) for v in (*op.operands, *op.results)), default=0)
     if steps > _MOST_STEPS:
         raise UnsupportedError(f"{steps:,} steps are too many for StableHLO's interpreter")
-
-
-def _steps(op: Node) -> int:
-    """Elements that an operation reads or makes, as often as it takes them up."""
-    each = _STEPS_OF_MANY if op.name == "sort" or op.name.startswith("chlo.") else op.terms
-    return each * max((prod(v.shape or ()) for v in (*op.operands, *op.results)), default=0)
 
 
 # A text with every floating type of it widened.

@@ -115,12 +115,6 @@ def as_float(pe: Pe, operand: Operand) -> Array:
     return np.asarray(operands.source(pe, operand)).astype(np.uint32).view(np.float32)
 
 
-def _bits(value: Any) -> Array:
-    """A float32 as the word that holds it."""
-    single = np.asarray(value, np.float32)
-    return np.where(np.isnan(single), operands.NAN, single.view(np.uint32)).astype(np.int64)
-
-
 def fused_multiply_add(x: Array, y: Array, z: Array) -> Array:
     """float32 x * y + z with one rounding.
 
@@ -143,7 +137,8 @@ def fused_multiply_add(x: Array, y: Array, z: Array) -> Array:
 def _float_arithmetic(operation: Callable[..., Any]) -> operands.Handler:
     def rounded(*values: Array) -> Array:
         with np.errstate(all="ignore"):
-            return _bits(operation(*values))
+            single = np.asarray(operation(*values), np.float32)
+        return np.where(np.isnan(single), operands.NAN, single.view(np.uint32)).astype(np.int64)  # as words
 
     return _arithmetic(rounded, as_float)
 
