@@ -377,9 +377,6 @@ def _compiled(text: str, devices: Sequence[Any], places: Sequence[Sequence[int]]
     xla, module = ir.probed("compiling for a TPU", (("jaxlib._jax", ("DeviceList",)),)), ir.parse_module(text)
     options = xla_partitioner.options(text.encode(), [each.id for each in laid])
     compiled = laid[0].client.compile(module, xla["jaxlib._jax"].DeviceList(tuple(laid)), options)
-    return {"text": compiled.hlo_modules()[0].to_string(), "sizes": _sizes(compiled.get_compiled_memory_stats())}
-
-
-def _sizes(memory: Any) -> dict[str, int]:
-    names = ("argument", "output", "alias", "temp")
-    return {name: int(getattr(memory, f"{name}_size_in_bytes", 0)) for name in names}
+    memory, names = compiled.get_compiled_memory_stats(), ("argument", "output", "alias", "temp")
+    sizes = {name: int(getattr(memory, f"{name}_size_in_bytes", 0)) for name in names}
+    return {"text": compiled.hlo_modules()[0].to_string(), "sizes": sizes}
