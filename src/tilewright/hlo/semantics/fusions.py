@@ -713,7 +713,7 @@ class Fusions:
     def _copied_over(self, op: Operation) -> list[Operation]:
         """Copies of a loop's results that go over given-away arguments which the loop reads until it ends."""
         changes, copies = self._changes(op), list[Operation]()
-        given = {name for name in op.operands if name in self.arguments - self.kept}
+        given = {name for name in op.operands if name in self.arguments and name not in self.kept}
         read = [shape for name, shape, new in zip(op.operands, op.operand_shapes, changes) if name in given and not new]
         for k, (shape, changed) in enumerate(zip(op.operand_shapes, changes)):
             if changed and shape in read and f"{op.name}#{k}" in self.results:
