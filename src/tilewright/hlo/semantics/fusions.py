@@ -381,7 +381,7 @@ class Fusions:
                 written |= {op.name} if self._crosses_tiles(op) else set()
             elif kind == "reshape" and (made := self.kind.get(self._widest(op.operands[0]) if op.operands else "")):
                 written.update(op.operands if made in ELEMENTWISE and any(self._taken_whole(op, _CASTS)) else ())
-                written.update(self._taken_whole(op, ELEMENTWISE) if made == "broadcast" else ())
+                written.update({*self._taken_whole(op, ELEMENTWISE)} - {op.name} if made == "broadcast" else ())
             elif kind == "broadcast" and self._is_dear(op):
                 written.update(op.operands)
             if self.hoisted and op.name not in self.hoisted:
