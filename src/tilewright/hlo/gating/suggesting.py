@@ -364,8 +364,8 @@ _FUSED = {
     "where later tokens are masked, sk.make_splash_mqa_single_device where heads share keys; of small blocks, as by "
     "default, it is slower",
     "loss": "tokamax.linear_softmax_cross_entropy_loss(x, labels, w, reduction='mean') keeps no logits (a lax.map of "
-    "jax.checkpoint(loss) over blocks of tokens keeps none either, in as much time); tilewright diff OLD NEW shows what "
-    "it brings",
+    "jax.checkpoint(loss) over blocks of tokens keeps none either, in as much time); tilewright diff OLD NEW shows "
+    "what it brings",
 }
 
 
@@ -449,9 +449,9 @@ def _in_wide_types(bodies: list[_Body], room: Callable[[], int]) -> Iterator[_Ca
     cause.what = f"{cause.many}a product of float32"
     cause.how = "keep x and w in bfloat16: dtype and param_dtype=jnp.bfloat16 of the layer (x.astype(jnp.bfloat16) @ "
     cause.how += (
-        "w.astype(jnp.bfloat16) in the step saves less; sums stay float32); tilewright verify OLD NEW says how far "
+        "w.astype(jnp.bfloat16) in the step saves less; sums stay float32); tilewright verify OLD NEW says how "
     )
-    cause.how += "results move"
+    cause.how += "far results move"
     yield cause
 
 
