@@ -83,6 +83,13 @@ def test_how_often_a_loop_runs_is_stated_as_for_time(run, tmp_path, monkeypatch)
     assert "nothing called 'laps' can be assumed" in run("lint", "loop.py", "--assume", "laps=2")[2]
 
 
+def test_a_chip_that_there_is_not_is_said_once(run, model):
+    code, out, err = run("lint", "linted.py", "--target", "tpu-v6")
+    assert (code, out) == (2, "")
+    assert "no target called 'tpu-v6'; did you mean tpu-v6e" in err
+    assert "left out" not in err
+
+
 def test_a_file_stands_for_all_its_functions_and_what_is_left_out_is_named(run, model, tmp_path):
     (tmp_path / "linted.py").write_text(MODEL.replace("def plain(q, k)", "def plain(q)"))
     code, out, err = run("lint", "linted.py", "--arg", "bf16[8,64,64]", "--arg", "bf16[8,2048,8,64]")

@@ -42,6 +42,13 @@ def test_one_program_cut_is_the_same_to_every_command(run, program, tmp_path):
     assert "for 8 devices" in err
 
 
+def test_a_mesh_that_cuts_nothing_is_said(run, program):
+    code, out, err = run("shard", program, "-t", "tpu-v5e", "--mesh", "d=4")
+    assert code == 0
+    assert " on 1 device of tpu-v5e: " in out
+    assert "note: nothing of it is cut; with --mesh, add --shard NAME=AXES,.. or --search" in err
+
+
 def test_who_else_cuts_it_how(run, program, monkeypatch):
     code, out, _ = run("shard", program, "-t", "tpu-v5e", *MESH)
     assert code == 0

@@ -222,6 +222,19 @@ def test_a_cast_in_the_program_saves_nothing_of_what_its_arguments_take():
     assert "float32-product" not in {each.rule for each in suggest(from_jax(lambda x, w: jnp.tanh(x @ w), *wide), CHIP)}
 
 
+def test_rows_within_small_groups_are_best_sent_by_products():
+    """32 groups of 256 tokens: libtpu's module of the products takes 70 us on v6e, the one by index 249."""
+
+    def sent(x, expert, place, w):
+        experts, places = jax.nn.one_hot(expert, 8, dtype=BF16), jax.nn.one_hot(place, 64, dtype=BF16)
+        mask = experts[..., None] * places[..., None, :]
+        made = jnp.einsum("gecd,edf->gecf", jnp.einsum("gsec,gsd->gecd", mask, x), w)
+        return jnp.einsum("gsec,gecf->gsf", mask, made)
+
+    given = S((32, 256, 1024), BF16), S((32, 256), I32), S((32, 256), I32), ROWS[3]
+    assert "one-hot-dispatch" not in {each.rule for each in suggest(from_jax(sent, *given), CHIP)}
+
+
 def test_a_row_that_is_sent_to_several_places_is_moved_as_often():
     def dispatched(x, expert, place, w):
         experts, places = jax.nn.one_hot(expert, 8, dtype=BF16), jax.nn.one_hot(place, 1024, dtype=BF16)

@@ -25,7 +25,7 @@ from tilewright.layout import Mesh
 from tilewright.layout.meshes.text import DeviceGroups
 from tilewright.layout.meshes.torus import Link, Slice
 from tilewright.render import Page, Step, bytes_text, percent_text, seconds_text, steps, table
-from tilewright.render.formats import place_text
+from tilewright.render.formats import counted, place_text
 from tilewright.render.tables import Heading, Table
 from tilewright.targets import Target
 from tilewright.targets import target as find_target
@@ -163,7 +163,7 @@ class Partition:
         self, changes: Sequence[Suggestion] = (), top: int = 10, opinions: Sequence[Mapping[str, Any]] = ()
     ) -> Iterator[str | Table]:
         """For a terminal: the head, the changes that pay most, who else cuts it how, the exchanges by their bytes."""
-        yield f"{self.program.name} on {self.devices} devices of {self.target.name}: {self.head()}"
+        yield f"{self.program.name} on {counted(self.devices, 'device')} of {self.target.name}: {self.head()}"
         yield from ["   # " + "saves".rjust(9) + "  what pays most"] * bool(changes)
         for number, each in enumerate(changes[:3], 1):
             place = f"{place_text(each.source)}  " if each.source else ""
@@ -191,7 +191,7 @@ class Partition:
 
     def to_html(self, changes: Sequence[Suggestion] = (), opinions: Sequence[Mapping[str, Any]] = ()) -> str:
         """A page: the changes, who else cuts it how, the torus and its links, the exchanges, the step's lanes."""
-        page = Page(f"{self.program.name} on {self.devices} devices of {self.target.name}", self.head())
+        page = Page(f"{self.program.name} on {counted(self.devices, 'device')} of {self.target.name}", self.head())
         told = [
             Step(f"{each.what}: {each.how}", why=each.source, worth=seconds_text((each.saved_us or 0.0) / 1e6))
             for each in changes

@@ -42,6 +42,7 @@ def lint(
     if arg and len(programs) > 1:
         how = "lint one at a time, or let the files say it: step_example_args, or EXAMPLES"
         raise UsageError("--arg goes with one function", how=how)
+    targets.target(target)  # a name that there is not is no function's fault
     found: dict[str, list[hlo.Suggestion]] = {}
     of, assumed = ProgramOptions(**vars(meshed), arg=arg), assumptions(assume)
     for program in programs:

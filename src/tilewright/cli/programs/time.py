@@ -217,6 +217,8 @@ def shard(
         {"op": each.op, "bytes": each.bytes, "groups": each.groups, "source": str(each.source or "")}
         for each in part.collectives
     ]
+    if part.devices == 1:
+        remark("note: nothing of it is cut; with --mesh, add --shard NAME=AXES,.. or --search, which finds the best")
     answer = Answer(lambda: plain, lambda: part.lines(changes, top, told))
     deliver(answer, to, {".html": lambda: part.to_html(changes, told)}, notes=part.step.notes)
 

@@ -363,8 +363,9 @@ _FUSED = {
     "jax.vmap(attend)(q * q.shape[-1] ** -0.5, k, v) with q, k, v: [batch, heads, tokens, depth]{4}; sm.CausalMask "
     "where later tokens are masked, sk.make_splash_mqa_single_device where heads share keys; of small blocks, as by "
     "default, it is slower",
-    "loss": "tokamax.linear_softmax_cross_entropy_loss(x, labels, w), or a lax.map of jax.checkpoint(loss) over blocks "
-    "of tokens, keeps no logits; tilewright diff OLD NEW shows what it brings",
+    "loss": "tokamax.linear_softmax_cross_entropy_loss(x, labels, w, reduction='mean') keeps no logits (a lax.map of "
+    "jax.checkpoint(loss) over blocks of tokens keeps none either, in as much time); tilewright diff OLD NEW shows "
+    "what it brings",
 }
 
 
@@ -446,8 +447,11 @@ def _in_wide_types(bodies: list[_Body], room: Callable[[], int]) -> Iterator[_Ca
         told = (op for op in body.operations if op.name in narrow)  # in an order that is the same every time
         cause.edits |= {(body.name, op.name): _narrowed(op, narrow) for op in told}
     cause.what = f"{cause.many}a product of float32"
-    cause.how = "x.astype(jnp.bfloat16) @ w.astype(jnp.bfloat16), or dtype=jnp.bfloat16 of the layer (sums stay "
-    cause.how += "float32); tilewright verify OLD NEW says how far results move"
+    cause.how = "keep x and w in bfloat16: dtype and param_dtype=jnp.bfloat16 of the layer (x.astype(jnp.bfloat16) @ "
+    cause.how += (
+        "w.astype(jnp.bfloat16) in the step saves less; sums stay float32); tilewright verify OLD NEW says how "
+    )
+    cause.how += "far results move"
     yield cause
 
 
