@@ -170,7 +170,6 @@ CHIPS = ("tpu-v5e", "tpu-v5p", "tpu-v6e")
 DISPUTED = {
     "convolution-of-concatenation": {"tpu-v5e"},  # fewer than 8 images: copies of both dwarf what is saved
     "pixel-shuffle-by-products": {*CHIPS},
-    "product-of-concatenation": {"tpu-v5e", "tpu-v6e"},
     "spread-pairs": {*CHIPS},
 }
 

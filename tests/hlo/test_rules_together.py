@@ -69,7 +69,7 @@ def test_random_programs_keep_their_values_under_all_rules_in_any_order(data):
 
 def test_no_rule_undoes_another():
     """Every order of four rules (by day every fifth) comes to an end, and each acts once whatever came before."""
-    names = ["grouped-query-attention", "product-of-concatenation", "padded-max-pool", "take-along-minor"]
+    names = ["grouped-query-attention", "one-hot-loss", "padded-max-pool", "take-along-minor"]
     for first, second in (names[:2], names[2:]):
         text, parameters = both(first, second)
         arrays = trial_inputs(parameters, "normal", 0)

@@ -5,14 +5,11 @@ from __future__ import annotations
 from math import prod
 from typing import NamedTuple
 
-import numpy as np
-
 from tilewright.hlo.graphs.graph import Node, Value
 from tilewright.hlo.rewriting.maker import Maker, made_by, precision_for_zero_one
 from tilewright.hlo.rules.matching import (
     behind,
     counts_along,
-    elements_of,
     megabytes,
     number_of,
     one_hot_of,
@@ -218,127 +215,6 @@ SCATTER_ALONG_MINOR = Rule(
     find=_along_minor,
     pays=lambda of: not of.node.attributes["batch"] and _is_large(of.node.result),
     build=_select_by_index,
-)
-
-# A gather whose indices are constants: strided slices, or rows repeated, as the indices turn out.
-
-#: More slices than these beside each other are left a gather.
-_MOST_SLICES = 2
-
-_Slice = tuple[int, int, int]  # first, step, count
-
-
-class _Axis(NamedTuple):
-    """The ``places`` that are picked along a dim, so many: slices behind each other, or each place several ``times``.
-
-    ``dim`` is that of the result, -1 where it has none.
-    """
-
-    dim: int
-    places: int
-    slices: list[_Slice]
-    times: int
-
-
-class _FixedGather(NamedTuple):
-    """A gather at constant places, and what it picks along each of the operand's dims that it picks from."""
-
-    node: Node
-    axes: dict[int, _Axis]
-
-
-def _slices(places: list[int]) -> list[_Slice] | None:
-    """Equal steps upwards: [4, 5, 6, 0, 1] is two slices; None where there would be too many."""
-    slices: list[_Slice] = []
-    at = 0
-    while at < len(places):
-        step = places[at + 1] - places[at] if at + 1 < len(places) else 1
-        count = 1
-        while at + count < len(places) and places[at + count] - places[at + count - 1] == step:
-            count += 1
-        if step < 1 or len(slices) == _MOST_SLICES:
-            return None
-        slices.append((places[at], step, count))
-        at += count
-    return slices
-
-
-def _fixed_gather(node: Node) -> _FixedGather | None:
-    """The picked dims must be independent: places along each depend on one dim of the indices alone."""
-    own, (operand, indices) = node.attributes, node.operands
-    if own["batch"] or set(own["index_map"]) != {d for d in own["index_map"] if own["sizes"][d] == 1}:
-        return None
-    if set(own["collapsed"]) != set(own["index_map"]) or len(own["index_map"]) > 3:
-        return None
-    if any(own["sizes"][d] != operand.sizes[d] for d in range(len(operand.sizes)) if d not in own["collapsed"]):
-        return None
-    held = elements_of(indices)
-    if held is None:
-        return None
-    held = held[..., None] if own["index_dim"] == held.ndim else np.moveaxis(held, own["index_dim"], -1)
-    batch_dims = [d for d in range(len(node.result.sizes)) if d not in own["offset_dims"]]
-    axes: dict[int, _Axis] = {}
-    for k, d in enumerate(own["index_map"]):
-        places = np.clip(held[..., k], 0, operand.sizes[d] - 1)
-        varying = [a for a in range(places.ndim) if places.shape[a] > 1 and (np.diff(places, axis=a) != 0).any()]
-        if len(varying) > 1:
-            return None
-        axis = varying[0] if varying else -1
-        line = np.moveaxis(places, axis, 0).reshape(places.shape[axis], -1)[:, 0] if varying else places.reshape(-1)[:1]
-        slices, times = _slices(line.tolist()), len(line) // operand.sizes[d]
-        if slices is None and (times < 2 or line.tolist() != [k // times for k in range(operand.sizes[d] * times)]):
-            return None  # neither slices, nor every place several times behind itself
-        axes[d] = _Axis(batch_dims[axis] if varying else -1, len(line), slices or [], 0 if slices else times)
-    used = [axis.dim for axis in axes.values() if axis.dim >= 0]
-    repeated = [d for d in batch_dims if node.result.sizes[d] > 1 and d not in used]
-    return _FixedGather(node, axes) if len(set(used)) == len(used) and not repeated else None
-
-
-def _slice_at_places(found: _FixedGather, make: Maker) -> Value:
-    root, axes = found
-    value = root.operands[0]
-    plain = {d: axis.slices[0] for d, axis in axes.items() if not axis.times and len(axis.slices) == 1}
-    cuts = [plain.get(d, (0, 1, size)) for d, size in enumerate(value.sizes)]
-    ends = [first + (count - 1) * step + 1 for first, step, count in cuts]
-    value = make.slice(value, [first for first, _, _ in cuts], ends, [step for _, step, _ in cuts])  # in one cut
-    for d, axis in axes.items():
-        if d in plain:
-            continue
-        if axis.times:
-            wide = (*value.sizes[: d + 1], axis.times, *value.sizes[d + 1 :])
-            spread = make.broadcast(value, wide, [k for k in range(len(wide)) if k != d + 1])
-            value = make.reshape(spread, (*value.sizes[:d], value.sizes[d] * axis.times, *value.sizes[d + 1 :]))
-            continue
-        value = make.concatenate(
-            [make.part(value, d, a, a + (n - 1) * step + 1, step) for a, step, n in axis.slices], d
-        )
-    # From the operand's order to the result's: what stays at the offset dims, what was picked at its own.
-    own = root.attributes
-    stays = [d for d in range(len(value.sizes)) if d not in own["collapsed"]]
-    goes = dict(zip(stays, sorted(own["offset_dims"]))) | {d: axis.dim for d, axis in axes.items() if axis.dim >= 0}
-    kept = sorted(goes, key=goes.__getitem__)
-    value = make.reshape(value, [size for d, size in enumerate(value.sizes) if d in goes])
-    now = sorted(goes)
-    return make.reshape(make.transpose(value, [now.index(d) for d in kept]), root.result.sizes)
-
-
-def _fixed_gather_pays(found: _FixedGather) -> bool:
-    """Places along the last dim, with a step: whole rows, and rolls of them, are gathered well as they are."""
-    axis = found.axes.get(len(found.node.operands[0].sizes) - 1)
-    return axis is not None and axis.places > 1 and all(step > 1 for _, step, count in axis.slices if count > 1)
-
-
-GATHER_AT_FIXED_PLACES = Rule(
-    name="gather-at-fixed-places",
-    phase="work",
-    summary="a gather whose indices are constants: strided slices, or repeated rows",
-    finding="elements at places known beforehand are gathered one by one",
-    change="slice instead: x[..., ::2], jnp.roll, jnp.repeat (old releases of JAX lower x[..., ::2] to a gather)",
-    source="the TPU compiler's estimate; eqxvision's swin, transformers' gptj",
-    roots=("gather",),
-    find=_fixed_gather,
-    pays=_fixed_gather_pays,
-    build=_slice_at_places,
 )
 
 # Rows of a small table picked by index: a product with a one-hot matrix is faster than a gather, and than the scatter

@@ -12,24 +12,20 @@ A stated model, read off the modules of the TPU's compiler:
 * An update that a condition keeps or drops is done in place, of an argument that is not given away in a copy of it; a
   product without free dims is a reduction.
 * What loops, branches, custom calls, sorts and exchanges take is written, and so are the results.
-* Images of convolutions have their channels in the lanes and the batch in the sublanes, or the other way round where
-  that pads less; what is computed of them element by element lies alike. A result in another order is a copy behind
-  the kernel; an argument is copied before it if other dims are in its lanes, before a pool's gradient in any other
-  order. Of fewer than eight images columns are cut in eight, as further images: arguments and results are copied twice.
+* Of images (``values`` says how they lie) a result in another order is a copy behind the kernel; an argument is copied
+  before it if other dims are in its lanes, before a pool's gradient in any other order. Of fewer than eight images
+  columns are cut in eight, as further images: arguments and results are copied twice.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from itertools import chain, islice
 from math import prod
 
-from tilewright.errors import TilewrightError
 from tilewright.hlo.cost import plain_opcode
-from tilewright.hlo.inlining import dims_of, simplified
+from tilewright.hlo.inlining import dims_of
 from tilewright.hlo.opcodes import (
     DOTS,
     ELEMENTWISE,
@@ -43,9 +39,10 @@ from tilewright.hlo.opcodes import (
 )
 from tilewright.hlo.program import Computation, Operation, Program, given_away
 from tilewright.hlo.semantics.context import Context
-from tilewright.hlo.semantics.dims import image_dims, is_cut, is_of_vectors, matrix_passes, product_sizes, stepped
+from tilewright.hlo.semantics.dims import is_cut, matrix_passes, product_sizes, stepped
 from tilewright.hlo.semantics.order import sooner
-from tilewright.layout import TensorLayout, is_bitcast, predict
+from tilewright.hlo.semantics.values import MANY, POOLS, Values
+from tilewright.layout import is_bitcast
 
 _PARTS = frozenset({"slice", "dynamic-slice", "pad", "concatenate"})
 _NOT_ALONE = FREE | {"reshape", "transpose", "slice", "reverse", "concatenate", "pad", "bitcast-convert"}
@@ -53,14 +50,8 @@ _NOT_ALONE = FREE | {"reshape", "transpose", "slice", "reverse", "concatenate", 
 _SHIFTS = frozenset({"pad", "concatenate", "reverse"})
 """Operations that take what lies in memory, and nothing that is computed in their kernel."""
 _LANES = 128
-_POOLS = frozenset({"reduce-window", "select-and-scatter"})
-_ALIKE = ELEMENTWISE | _POOLS | {"pad", "slice", "concatenate", "reverse"}
-"""Operations whose results lie as the images do that they are made of."""
 _CASTS = frozenset({"convert", "transpose"})
-_MADE_ANYWHERE = FREE - {"broadcast"}
-_MANY = 8
 _BLOCK = 512
-_LONG_ROW = 4096
 _RECOMPUTED = 1.1
 """How many times a value's bytes a kernel reads to compute it again rather than to have it written."""
 
@@ -102,34 +93,15 @@ def captured_names(program: Program) -> set[str]:
     return found
 
 
-class Fusions:
+class Fusions(Values):
     """The kernels of one computation; of one that is as it was ``written``, most reshapes go in its normal form."""
 
     def __init__(
         self, context: Context, computation: Computation, captured: Collection[str], written: bool = False
     ) -> None:
-        self.context, self.captured = context, captured
-        self.operations = simplified(context.program, computation, captured)
-        self.operations = self._as_it_lies(self.operations)
-        whole = Computation(computation.name, tuple(self.operations))
-        self.by_name, self.readers = whole.named, whole.readers
-        shapes = {op.shape for op in self.operations}
-        sizes = {each: self.size(each) for each in shapes}
-        self.elements = {each: sum(layout.num_elements for layout in self._arrays(each)) for each in shapes}
-        self.bytes = {op.name: sizes[op.shape] for op in self.operations}
-        self.kind, self.of_kind = dict[str, str](), defaultdict[str, list[Operation]](list)
-        for op in self.operations:
-            kind = self.kind[op.name] = plain_opcode(op.opcode)
-            self.of_kind[kind].append(op)
-        self.returned = self.of_kind["return"][-1].operands if self.of_kind["return"] else ()
-        self.in_loop = computation.name.endswith(".body")
-        self.of_vectors = set(self._of_vectors())
-        self.kind |= dict.fromkeys(self.of_vectors, "reduce")
+        super().__init__(context, computation, captured)
         masks = context.chip is not None and context.chip.compiler_masks_groups
         self.masked = {op.name for op in self.of_kind["ragged-dot"] if masks and not is_turned(op)}
-        self.turned = self._turned_in_loops()
-        self.softmaxes = {op.name: made for op in self.of_kind["reduce"] if (made := self._summed_up(op))}
-        self.images = self._lie_as_images()
         units = context.chip.matrix if context.chip is not None else None
         self.side = units.rows if units else 0
         self.wide_units = self.side >= 256
@@ -147,136 +119,6 @@ class Fusions:
         self.kept = self.arguments - given_away(context.program) if self.arguments else self.arguments
         self._let_values_flow()
         self._let_heads_flow()
-
-    def _as_it_lies(self, operations: Sequence[Operation]) -> list[Operation]:
-        """Without what moves nothing: transposes that undo one another, reshapes between a custom call and memory."""
-        kinds = {op.name: plain_opcode(op.opcode) for op in operations}
-        turned: dict[str, Operation] = {}
-        for op in operations:
-            if not op.operands:  # a damaged text's, whatever it is called
-                continue
-            if kinds[op.name] == "get-tuple-element":
-                kinds[op.name] = kinds.get(op.operands[0], "")
-            elif kinds[op.name] == "transpose":
-                turned[op.name] = op
-        reshapes = [op.operands[0] for op in operations if kinds[op.name] == "reshape" and op.operands]
-        asked = any(kinds.get(name, "parameter") == "parameter" for name in reshapes)
-        others = {name for op in operations if asked and kinds[op.name] != "custom-call" for name in op.operands}
-        found = []
-        for op in operations:
-            if kinds[op.name] not in ("reshape", "transpose"):
-                found.append(op)
-                continue
-            maker = kinds.get(op.operands[0], "parameter") if op.operands else ""
-            read = maker == "parameter" and op.name not in others
-            lies = False
-            if op.name in turned and (first := turned.get(op.operands[0])):
-                there, back = first.integers("dimensions"), op.integers("dimensions")
-                if lies := sorted(back) == [there[d] for d in back if d < len(there)]:
-                    op = replace(op, operands=first.operands, operand_shapes=first.operand_shapes)
-            elif kinds[op.name] == "reshape" and op.operand_shapes and (read or maker == "custom-call"):
-                lies = bool(ends := self._sides(op)) and is_bitcast(ends[0], ends[1])
-            found.append(replace(op, opcode="bitcast") if lies else op)
-        return found
-
-    def _arrays(self, *shapes: str) -> Sequence[TensorLayout]:
-        """The arrays of shapes as their target lays them out; none where it cannot."""
-        with suppress(TilewrightError, OverflowError):
-            return [layout for shape in shapes for layout in self.context.layouts(shape)]
-        return ()
-
-    def _of_vectors(self) -> Iterator[str]:
-        """Products with one row a batch that another product makes: the vector unit does them, as a reduction."""
-        sums = self.context.chip is not None and self.context.chip.compiler_sums_products
-        for op in (op for kind in DOTS if sums for op in self.of_kind[kind] if op.integers("lhs_batch_dims")):
-            operands, result = self._arrays(*op.operand_shapes[:2]), self._arrays(op.shape)
-            if len(operands) == 2 and len(result) == 1 and is_of_vectors(op, operands, result[0]):
-                few = min(range(2), key=lambda k: operands[k].num_elements)
-                open_ = [op.operands[few]]
-                seen = set[str]()
-                while open_ and (maker := self.by_name.get(open_.pop().partition("#")[0])) is not None:
-                    if self.kind[maker.name] in PRODUCTS:
-                        yield op.name
-                        break
-                    open_ += [name for name in maker.operands if name not in seen]
-                    seen.update(maker.operands)
-
-    def _lies_after(self, op: Operation) -> tuple[int, ...]:
-        """The lanes and sublanes of a product of the vector unit: its dims lie as in the operand that has more."""
-        left, right = self._arrays(*op.operand_shapes[:2])
-        side, many = ("lhs", left) if left.num_elements > right.num_elements else ("rhs", right)
-        batch, over = op.integers(f"{side}_batch_dims"), op.integers(f"{side}_contracting_dims")
-        own = [d for d in range(many.rank) if d not in (*batch, *over)]
-        first = len(batch) if side == "lhs" else len(dims_of(op.shape)) - len(own)
-        goes = {d: k for k, d in enumerate(batch)} | {d: first + k for k, d in enumerate(own)}
-        return tuple([goes[d] for d in many.minor_to_major if d in goes and many.shape[d] > 1])[:2]
-
-    def _turned_in_loops(self) -> dict[str, tuple[tuple[int, ...], ...]]:
-        """The lanes and sublanes of what a loop writes one place of, in the order in which the place lies together.
-
-        A cache of keys or values has its positions outside its batch and heads then, as modules of every chip show. So
-        has what is written over, and what is cut out of it.
-        """
-        found = dict[str, tuple[tuple[int, ...], ...]]()
-        for op in self.of_kind["dynamic-update-slice"] if self.in_loop else ():
-            if len(layouts := self._arrays(*op.operand_shapes[:2])) == 2:
-                sizes, order = [layout.shape for layout in layouts], layouts[0].minor_to_major
-                places = [d for d in order if sizes[1][d] == 1 < sizes[0][d]]
-                turned = [d for d in order if d not in places] + places
-                if [d for d in turned if sizes[0][d] > 1] != [d for d in order if sizes[0][d] > 1]:
-                    found |= dict.fromkeys((op.name, op.operands[0]), (tuple(turned[:2]),))
-        for op in self.operations if found else ():
-            if op.operands[:1] and op.operands[0] in found and op.name not in found:
-                dropped = len(dims_of(op.operand_shapes[0])) - len(dims_of(op.shape))
-                if self.kind[op.name] in ("slice", "dynamic-slice", "reshape") and dropped in (0, 1):
-                    found[op.name] = tuple([tuple([d - dropped for d in pair]) for pair in found[op.operands[0]]])
-        return found
-
-    def _lie_as_images(self) -> dict[str, TensorLayout]:
-        """Where the values around convolutions, pooling and softmaxes lie; of an argument, where it is wanted.
-
-        What pooling takes lies as its result does, which has an order of its own where no convolution is near. Scores
-        of no fewer rows than columns have the rows in their lanes (330 of 370 softmaxes in modules of four chips).
-        """
-        minor = dict[str, tuple[tuple[int, ...], ...]]()  # value -> its lanes and sublanes, one of these pairs of dims
-        minor |= {name: (self._lies_after(self.by_name[name]),) for name in self.of_vectors}
-        minor |= self.turned
-        for op in self.of_kind["convolution"]:
-            minor |= {name: (pair, pair[::-1]) for name, pair in image_dims(op).items() if name in self.by_name}
-        for made in self.softmaxes.values():
-            sizes = dims_of(self.by_name[made].shape)
-            if len(sizes) > 2 and sizes[-2] >= sizes[-1]:
-                minor[made] = ((len(sizes) - 2, len(sizes) - 1),)
-        some = self.operations if any(self.of_kind[kind] for kind in _POOLS) else ()
-        open_, pools = [*minor], [op for op in some if self.kind[op.name] in _POOLS and dims_of(op.shape)[1:]]
-        while open_ or pools:
-            op = self.by_name[open_.pop()] if open_ else pools.pop()
-            if op.name not in minor:
-                minor[op.name] = tuple([tuple(array.minor_to_major[:2]) for array in self._arrays(op.shape)])
-            makers = [self.by_name[name] for name in op.operands if name in self.by_name]
-            readers = [reader for reader in self.readers[op.name] if self.kind[reader.name] in _ALIKE]
-            for near in (*(makers if self.kind[op.name] in _ALIKE else ()), *readers):
-                alike = (
-                    len(dims_of(near.shape)) == len(dims_of(op.shape)) and self.kind[near.name] not in _MADE_ANYWHERE
-                )
-                if alike and near.name not in minor:
-                    minor[near.name] = minor[op.name]
-                    open_.append(near.name)
-        found = dict[tuple[str, tuple[tuple[int, ...], ...]], list[TensorLayout]]()  # one of each shape and order
-        for shape, pairs in {(self.by_name[name].shape, pairs) for name, pairs in minor.items()}:
-            arrays = self._arrays(shape)
-            found[shape, pairs] = [predict("tpu", each.shape, each.dtype, minor=pairs) for each in arrays]
-        laid = {name: found[self.by_name[name].shape, pairs] for name, pairs in minor.items()}
-        return {name: layouts[0] for name, layouts in laid.items() if len(layouts) == 1}
-
-    def _sides(self, op: Operation) -> Sequence[TensorLayout]:
-        """The operand and the result of a reshape; none where they are not known, or have not the same elements."""
-        ends = self._arrays(*op.operand_shapes[:1], op.shape)
-        return ends if len(ends) == 2 and ends[0].num_elements == ends[1].num_elements else ()
-
-    def size(self, shape: str) -> int:
-        """Bytes of a shape as its target lays it out."""
-        return sum(layout.size_bytes for layout in self._arrays(shape))
 
     def _is_relaid(self, op: Operation) -> bool:
         """Whether a reshape puts dims together that lie apart: a kernel of its own, from memory to memory."""
@@ -302,35 +144,10 @@ class Fusions:
             maker = self.by_name.get(maker.operands[0])
         return maker is not None and self.kind[maker.name] in PRODUCTS
 
-    def _summed_up(self, op: Operation) -> str:
-        """The exponentials of which a reduction sums up rows whose quotients a product takes in bfloat16, "" if none.
-
-        One kernel has them, their largest and their sum, and writes the exponentials, as the modules of every chip show
-        up to 4,096 columns and none beyond: that of the product that makes the scores, if it is of less depth than the
-        matrix unit has, or one behind it.
-        """
-        if not op.operand_shapes or op.name in self.captured:
-            return ""
-        made = self.by_name.get(op.operands[0])
-        while made is not None and self.kind[made.name] == "convert":
-            made = self.by_name.get(made.operands[0])
-        rows, sums = dims_of(op.operand_shapes[0]), dims_of(op.shape)
-        if made is None or self.kind[made.name] != "exponential" or rows[:-1] != sums or rows[-1] > _LONG_ROW:
-            return ""
-        seen, open_ = {op.name}, [op.name]
-        while open_ and len(seen) <= 4 * _MANY:
-            for reader in self.readers[open_.pop()]:
-                if self.kind[reader.name] in DOTS and all(s.startswith("bf16") for s in reader.operand_shapes[:2]):
-                    return made.name if op.shape.startswith("f32") else ""
-                if reader.name not in seen and self.kind[reader.name] in FLOWS:
-                    seen.add(reader.name)
-                    open_.append(reader.name)
-        return ""
-
     def _depth_behind(self, name: str) -> int:
         """How deep the nearest product is that a value is made of; 0 where none is near."""
         seen, open_ = {name}, [name]
-        while open_ and len(seen) <= 4 * _MANY:
+        while open_ and len(seen) <= 4 * MANY:
             op = self.by_name[open_.pop(0)]
             if self.kind[op.name] in DOTS:
                 sizes = dims_of(op.operand_shapes[0])
@@ -396,7 +213,7 @@ class Fusions:
         """
         for layout in self._arrays(op.shape) if self.kind[op.name] != "pad" else ():
             major = {*layout.minor_to_major[2:]}
-            if self.spread and layout.shape[-3:-2] >= (_MANY,) and self.kind.get(op.operands[0]) != "parameter":
+            if self.spread and layout.shape[-3:-2] >= (MANY,) and self.kind.get(op.operands[0]) != "parameter":
                 major.add(layout.rank - 2)
             return not major.issuperset(stepped(op))
         return self.kind[op.name] == "pad" and bool(stepped(op))
@@ -411,7 +228,7 @@ class Fusions:
             for reader in self.readers[name]:
                 if self.kind[reader.name] in DOTS and not reader.integers("lhs_batch_dims"):
                     yield name
-                elif self.kind[reader.name] in passed and len(open_) <= _MANY:
+                elif self.kind[reader.name] in passed and len(open_) <= MANY:
                     open_.append(reader.name)
 
     def _widest(self, name: str) -> str:
@@ -425,7 +242,7 @@ class Fusions:
         own = self.elements.get(op.operand_shapes[0], 0) if op.operands else 0
         open_ = [op.operands[0]] if 1 < own < self.elements[op.shape] else []
         for name in open_:
-            if name in self.by_name and self.elements[self.by_name[name].shape] == own and len(open_) <= _MANY:
+            if name in self.by_name and self.elements[self.by_name[name].shape] == own and len(open_) <= MANY:
                 if self.kind[name] in TRANSCENDENTAL:
                     return True
                 inside = self.kind[name] in ELEMENTWISE or self.kind[name] in ("reshape", "broadcast")
@@ -456,7 +273,7 @@ class Fusions:
             cost = sum(self.bytes.get(source.partition("#")[0], 0) for source in sources)
             most = _RECOMPUTED * self.bytes[name] * (2 if len(wanted) == 2 else 1)
             dear = name in multiplied or kind in TRANSCENDENTAL or any(dear for _, dear in parts)
-            if (cost > most and dear) or len(sources) > _MANY:
+            if (cost > most and dear) or len(sources) > MANY:
                 through -= set() if kind == "compare" and len(sources) == 1 else {name}
 
     def _flows_from(self, name: str, known: dict[str, tuple[_Names, bool]]) -> tuple[_Names, bool]:
@@ -549,7 +366,7 @@ class Fusions:
         """The kernels that want a value (two stand for more), and whether by operations on each of its elements."""
         ends: set[str] = set()
         seen, keeps, open_ = {name}, True, [name]
-        while open_ and len(ends) < 2 and len(seen) <= 4 * _MANY:
+        while open_ and len(ends) < 2 and len(seen) <= 4 * MANY:
             for reader in self.readers[open_.pop()]:
                 keeps = keeps and self._keeps(reader, name)
                 if reader.name not in self.through or self.kind[reader.name] in DOTS:
@@ -616,7 +433,7 @@ class Fusions:
                 parts = [few.get(name) if name in self.through else (name,) for name in op.operands]
                 known = [part for part in parts if part is not None]
                 made_of = known[0] if len(known) == 1 else tuple(dict.fromkeys(chain.from_iterable(known)))
-                if len(known) == len(parts) and len(made_of) <= _MANY:
+                if len(known) == len(parts) and len(made_of) <= MANY:
                     few[op.name] = made_of
                 continue
             alone = [op.operands] if self.kind[op.name] in INSIDE else [(name,) for name in op.operands]
@@ -661,7 +478,7 @@ class Fusions:
             return [op, *copies]
         if update := self._turned_update(op.name):
             return [*(replace(op, name=f"{op.name}.copy{k}", opcode="copy", shape=update) for k in range(2)), op]
-        if op.name in self.images and plain_opcode(head.opcode) in _POOLS | {"convolution"}:
+        if op.name in self.images and plain_opcode(head.opcode) in POOLS | {"convolution"}:
             return self._of_images(op, head)
         parts = [reader.opcode for reader in self.readers[op.name]]
         cut = op.name in self.relaid and self.wide_units and len(parts) > 1 and {*map(plain_opcode, parts)} == {"slice"}
@@ -689,11 +506,6 @@ class Fusions:
                 found.append(replace(each, name=f"{op.name}.copy.{each.name}", operands=source))
                 self.images[found[-1].name] = image
         return found
-
-    def _at_border(self, shape: str) -> tuple[int, ...]:
-        """The order of an argument's or a result's dims, minor first; () for several."""
-        orders = [predict("tpu", a.shape, a.dtype, boundary=True).minor_to_major for a in self._arrays(shape)]
-        return tuple(orders[0]) if len(orders) == 1 else ()
 
     def _written_over(self, op: Operation) -> Iterator[int]:
         """Which operands an update or a loop changes where they lie: an argument that was not given away is copied."""
@@ -792,7 +604,7 @@ def _union(parts: Sequence[_Names]) -> _Names:
     found = frozenset[str]().union(*[(part,) if isinstance(part, str) else part for part in parts])
     if len(found) == 1:
         return next(iter(found))
-    return found if len(found) <= _MANY else frozenset(islice(found, _MANY + 1))
+    return found if len(found) <= MANY else frozenset(islice(found, MANY + 1))
 
 
 def is_turned(op: Operation) -> bool:
