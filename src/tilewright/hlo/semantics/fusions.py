@@ -106,7 +106,7 @@ class Fusions(Values):
         self.side = units.rows if units else 0
         self.wide_units = self.side >= 256
         reshapes = self.of_kind["reshape"]
-        self.relaid = {op.name for op in reshapes if self._is_relaid(op) and (not written or self._is_of_product(op))}
+        self.relaid = {op.name for op in reshapes if self._is_relaid(op) and (not written or self._stays(op))}
         self.loops = context.runs[computation.name].trips if computation.name in context.runs else ()
         self.hoisted = self._before_the_loop() if self.in_loop else set[str]()
         self.in_softmax = {name for name, made in self.softmaxes.items() if self._depth_behind(made) < self.side}
@@ -137,9 +137,11 @@ class Fusions(Values):
         widens = self._widens(end) and any(reader.name in self.relaid for reader in self.readers[end])
         return widens or (end in self.relaid and self._widens(self.by_name[end].operands[0]))
 
-    def _is_of_product(self, op: Operation) -> bool:
-        """Whether what a reshape takes was a product's before elementwise operations: none other brings it along."""
+    def _stays(self, op: Operation) -> bool:
+        """Whether a reshape stays where it is written: behind a join, or a product and elementwise operations."""
         maker = self.by_name.get(op.operands[0])
+        if maker is not None and self.kind[maker.name] == "concatenate":
+            return True
         while maker is not None and self.kind[maker.name] in ELEMENTWISE and maker.operands:
             maker = self.by_name.get(maker.operands[0])
         return maker is not None and self.kind[maker.name] in PRODUCTS
@@ -189,6 +191,8 @@ class Fusions(Values):
                 written.update(op.operands[:1] if kind == "dynamic-update-slice" else op.operands)
             elif kind == "gather":
                 written.update(op.operands[:1])
+            elif kind == "reduce-window":  # a border of other values than its own is put around an image before
+                written.update(name for name in op.operands[:1] if self.kind.get(name) == "pad")
             elif op.name in self.relaid:
                 computed = (name for name in op.operands if name in self.kind and self.kind[name] not in FREE)
                 written.update(name for name in computed if self.wide_units or not self._widens(name))
