@@ -241,8 +241,7 @@ def _donations(donated: list[tuple[int, str]]) -> dict[str, str]:
     """Arguments that are given away, as a module's header has them: each with its result, or for any that fits."""
     over = ", ".join(f"{{{result}}}: ({number}, {{}}, may-alias)" for number, result in donated if result)
     given = ", ".join(f"({number}, {{}})" for number, result in donated if not result)
-    words = (("input_output_alias", over), ("buffer_donor", given))
-    return {key: f"{{ {text} }}" for key, text in words if text}
+    return {key: f"{{ {text} }}" for key, text in (("input_output_alias", over), ("buffer_donor", given)) if text}
 
 
 _READERS: dict[str, Callable[[str], dict[str, str]]] = {
