@@ -76,8 +76,8 @@ modelled step less that of the program with the change, so two of them that meet
 `optimize`, `run` and `lint` show the same list; it needs StableHLO or a function, as a dump is the compiler's own.
 
 * `fused-attention`, `fused-loss`: scores or logits and their softmax are written out. Modelled instead: a kernel for
-  each result, of its products as they fill the matrix unit, an exponential for each score with what a softmax has beside
-  it, the sum that each step carries on, and its arrays once through HBM. `./run python
+  each result, of its products as they fill the matrix unit, an exponential for each score with what a softmax has
+  beside it, the sum that each step carries on, and its arrays once through HBM. `./run python
   benchmarks/time_rows.py --pairs ROWS FOLDER` holds this to functions that were timed as XLA's and as such kernels.
 * `float32-product`: both operands of a product are float32. Instead: bfloat16 for them and what is made of them alone.
 * `cast-every-step`: an argument is float32 and only used narrow, in a program that does not return it.
@@ -85,7 +85,7 @@ modelled step less that of the program with the change, so two of them that meet
 * `computed-again`: a product that `jax.checkpoint` computes again, and memory has room for its result. It is kept.
 * `one-hot-dispatch`: products with zeros and ones send rows to places. Instead: rows scattered and gathered by index.
   Where tokens are sent within small groups nothing is said, for the products are short there: 32 groups of 256 tokens
-  to 8 experts take 70 us so on v6e, by index 249; 8,192 tokens in one group 386 and 134 (libtpu's modules, as modelled).
+  to 8 experts take 70 us so on v6e, by index 249; 8,192 tokens in one group 386 and 134 (libtpu's modules, modelled).
 * [rules](rules.md): heads repeated, one-hot lookups, gradients of small tables, and more.
 
 **Compare two dumps** of one program, of two compiler or code versions: `tilewright diff before.hlo after.hlo`.

@@ -168,7 +168,6 @@ def test_filecheck(rule):
 CHIPS = ("tpu-v5e", "tpu-v5p", "tpu-v6e")
 #: Where the compiler has a gain at a rule's own example, and the time model a loss: not given without a judge.
 DISPUTED = {
-    "convolution-of-concatenation": {"tpu-v5e"},  # fewer than 8 images: copies of both dwarf what is saved
     "padded-max-pool": {"tpu-v5e"},  # the pad turns the image for the pool, as a copy does without it
     "pixel-shuffle-by-products": {*CHIPS},
     "spread-pairs": {*CHIPS},

@@ -15,13 +15,13 @@ from types import MappingProxyType
 from typing import Any
 
 from tilewright.errors import check_known
-from tilewright.hlo.rules import attention, gathers, images, pairs, pooling, products
+from tilewright.hlo.rules import attention, gathers, images, pairs, pooling
 from tilewright.hlo.rules.rule import PHASES, Rule
 
 #: The files of rules, by the names that ``--list-rules`` and docs/rules.md sort them under.
 _ROOMS: dict[str, tuple[Rule[Any], ...]] = {
     module.__name__.rpartition(".")[2]: tuple(value for value in vars(module).values() if isinstance(value, Rule))
-    for module in (attention, gathers, images, pairs, pooling, products)
+    for module in (attention, gathers, images, pairs, pooling)
 }
 _CONFIRMED = Path(__file__).with_name("confirmed.json")
 

@@ -7,9 +7,11 @@ conversions. What a view cannot see, teach the view, not the rule.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from tilewright.hlo.graphs.graph import Node, Value
 from tilewright.hlo.rewriting.maker import MOVES_AND_REPEATS, made_by
@@ -89,9 +91,33 @@ def repeat_of(value: Value) -> Repeat | None:
     """Whether ``value`` repeats another: reshapes and broadcasts behind each other that add one dim and join it.
 
     ``jnp.repeat(x, n, axis)``, ``jnp.tile`` and ``broadcast_to(x[:, :, None], ...).reshape(...)`` are all this, with
-    any number of unit dims on the way. ``source`` is the first array of the chain that the result repeats.
+    any number of unit dims on the way. ``source`` is the first array of the chain that the result repeats. A gather at
+    constant places, ``x[:, jnp.arange(n * times) // times]``, repeats too.
     """
-    return _repeat_under(value, [], value.sizes) if made_by(value, "reshape") is not None else None
+    if made_by(value, "reshape") is not None:
+        return _repeat_under(value, [], value.sizes)
+    choice = made_by(value, "select")  # what JAX does with an index that is out of range
+    met = elements_of(behind(choice.operands[0], "broadcast_in_dim", "reshape")) if choice is not None else None
+    if choice is not None and met is not None and met.all():
+        value = choice.operands[1]
+    gather = made_by(value, "gather")
+    return _repeat_by_gather(gather) if gather is not None else None
+
+
+def _repeat_by_gather(gather: Node) -> Repeat | None:
+    """Whole slices along one dim, each taken several times behind itself."""
+    own, (source, indices) = gather.attributes, gather.operands
+    if own["batch"] or len(own["index_map"]) != 1 or own["collapsed"] != own["index_map"]:
+        return None
+    (dim,), sizes = own["index_map"], source.sizes
+    rest = tuple(d for d in range(len(sizes)) if d != dim)
+    whole = all(own["sizes"][d] == sizes[d] for d in rest)
+    if not whole or own["offset_dims"] != rest or len(gather.result.sizes) != len(sizes):
+        return None
+    times, left = divmod(gather.result.sizes[dim], sizes[dim])
+    places = elements_of(indices) if times > 1 and not left else None
+    each = places is not None and bool((places.reshape(-1) == np.arange(sizes[dim] * times) // times).all())
+    return Repeat(source, dim, times, each=True) if each else None
 
 
 def repeat_under(value: Value, reshape: Node) -> Repeat | None:
@@ -264,3 +290,75 @@ def _narrows(source: str, target: str) -> bool:
         small = source in ("i1", "i8", "ui8", "i4", "ui4", "i2", "ui2")
         return target not in _WIDEST or (target == "f16" and not small)
     return _WIDEST.get(target, 0) < _WIDEST[source]
+
+
+# Elements that depend on nothing but constants: the indices of a gather, mostly.
+
+Array = np.ndarray[Any, Any]
+
+#: Larger values are not looked at.
+_MOST_ELEMENTS = 1 << 20
+_MOST_STEPS = 40
+
+
+def elements_of(value: Value, known: dict[Value, Array | None] | None = None, depth: int = _MOST_STEPS) -> Array | None:
+    """The elements as int64 (bool for i1), None where they depend on an argument or on an operation unknown here.
+
+    ``known``: what has been found out on the way here, ``depth`` operations from where the search must end.
+    """
+    known = {} if known is None else known
+    if value not in known:
+        known[value] = None
+        node = value.operation
+        if node is not None and depth and value.shape is not None and np.prod(value.shape) <= _MOST_ELEMENTS:
+            known[value] = _computed(node, known, depth - 1)
+    return known[value]
+
+
+def _computed(node: Node, known: dict[Value, Array | None], depth: int) -> Array | None:
+    result = node.result
+    if not result.dtype.lstrip("us").startswith("i") or node.name not in _OPERATIONS:
+        return None
+    operands = [elements_of(operand, known, depth) for operand in node.operands]
+    if any(each is None for each in operands):
+        return None
+    array = _OPERATIONS[node.name](node, *operands)
+    return None if array is None else np.asarray(array).astype(bool if result.dtype == "i1" else np.int64)
+
+
+def _constant(node: Node) -> Array | None:
+    literal, shape = node.attributes["literal"], node.result.sizes
+    if literal.element is not None:
+        text = literal.element
+        return np.full(shape, text == "true" if text in ("true", "false") else int(text, 0))
+    array = literal.array()
+    return None if array is None else np.asarray(array).reshape(shape)
+
+
+def _iota(node: Node) -> Array:
+    shape, dim = node.result.sizes, node.attributes["dim"]
+    return np.broadcast_to(np.arange(shape[dim]).reshape([-1 if d == dim else 1 for d in range(len(shape))]), shape)
+
+
+_COMPARE: dict[str, Any] = {
+    "EQ": np.equal, "NE": np.not_equal, "LT": np.less, "LE": np.less_equal, "GT": np.greater, "GE": np.greater_equal
+}  # fmt: skip
+_BY_ELEMENT: dict[str, Any] = {
+    "add": np.add, "and": np.bitwise_and, "maximum": np.maximum, "minimum": np.minimum, "multiply": np.multiply,
+    "negate": np.negative, "or": np.bitwise_or, "select": np.where, "sign": np.sign, "subtract": np.subtract
+}  # fmt: skip
+_OPERATIONS: dict[str, Callable[..., Any]] = {
+    **{name: lambda node, *x, of=of: of(*x) for name, of in _BY_ELEMENT.items()},
+    **dict.fromkeys(("broadcast_in_dim", "reshape", "reverse", "slice", "transpose"), Node.rearranged),
+    "clamp": lambda node, low, x, high: np.clip(x, low, high),
+    "compare": lambda node, a, b: _COMPARE[node.attributes["direction"]](a, b),
+    "concatenate": lambda node, *x: np.concatenate(x, node.attributes["dim"]),
+    "constant": _constant,
+    "convert": lambda node, x: x,
+    "divide": lambda node, a, b: np.sign(a) * np.sign(b) * (np.abs(a) // np.abs(b)) if b.all() else None,
+    "iota": _iota,
+    "reduce": lambda node, x, start: (
+        x.all(node.attributes["dims"]) & start if node.attributes.get("monoid") == "and" else None
+    ),
+    "remainder": lambda node, a, b: np.fmod(a, b) if b.all() else None,
+}
