@@ -128,3 +128,35 @@ def test_a_product_with_one_row_a_batch_is_a_sum_where_another_product_makes_the
     if chip == "tpu-v6e":
         assert alone.seconds * 1e6 == pytest.approx(18.3, rel=0.1)
         assert made.seconds * 1e6 == pytest.approx(83, rel=0.1)
+
+
+@pytest.mark.parametrize("shape", [(64, 1024), (8, 64, 512), (1, 64, 1, 512), (64, 1, 128)])
+@pytest.mark.parametrize("chip", ["tpu-v4", "tpu-7x"])
+def test_a_loop_may_write_any_place_and_read_it_without_its_dim(shape, chip):
+    """Columns, too: what is cut out has fewer dims, and none of them need be the lanes of what it is cut out of."""
+    place = (0,) * (len(shape) - 1)
+
+    def body(k, carry):
+        array, column = carry
+        array = lax.dynamic_update_slice(array, 2 * column[..., None], (*place, k))
+        return array, lax.dynamic_slice(array, (*place, k), (*shape[:-1], 1)).reshape(shape[:-1])
+
+    def written(array, column):
+        return lax.fori_loop(0, shape[-1], body, (array, column))
+
+    step = estimate(from_jax(written, S(shape, BF16), S(shape[:-1], BF16)), chip)
+    assert step.priced == 1
+    assert step.device_seconds > 0
+
+
+@pytest.mark.parametrize("spec", ["bik,bkj->bij", "ibk,bkj->bij", "bki,kbj->bij", "bk,bjk->bj"])
+def test_batched_products_of_single_rows_and_columns_have_a_time(spec):
+    sizes = {"b": 8, "i": 1, "j": 1, "k": 64, "n": 8}
+    left, right = ([sizes[dim] for dim in dims] for dims in spec.partition("->")[0].split(","))
+
+    def function(x, w, y):
+        row = jnp.broadcast_to((x @ w).reshape(-1)[:1], left)
+        return jax.nn.softmax(jnp.einsum(spec, row, y).astype(jnp.float32), -1)
+
+    for chip in ("tpu-v5e", "tpu-7x"):
+        assert estimate(from_jax(function, S((8, 8), BF16), S((8, 8), BF16), S(tuple(right), BF16)), chip).priced == 1

@@ -90,7 +90,7 @@ class Demand:
             chain.add(name)
             kind = plain_opcode(op.opcode)
             written = WRITES_IN_PLACE.get(kind)
-            if "AllocateBuffer" in op.attributes.get("custom_call_target", ""):
+            if op.target == "AllocateBuffer":
                 return None, tuple(shapes), chain
             if not op.operands:
                 return None

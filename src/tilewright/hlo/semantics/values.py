@@ -26,7 +26,7 @@ POOLS = frozenset({"reduce-window", "select-and-scatter"})
 """Operations that take windows of images."""
 _ALIKE = ELEMENTWISE | POOLS | {"pad", "slice", "concatenate", "reverse"}
 """Operations whose results lie as the images do that they are made of."""
-_MADE_ANYWHERE = FREE - {"broadcast"}
+_ANYWHERE = FREE - {"broadcast"}
 _LONG_ROW = 4096
 MANY = 8
 """Names, and a quarter of the operations on a way, from which on they are not followed."""
@@ -126,20 +126,24 @@ class Values:
         A cache of keys or values has its positions outside its batch and heads then, as modules of every chip show. So
         has what is written over, and what is cut out of it.
         """
-        found = dict[str, tuple[tuple[int, ...], ...]]()
+        found = dict[str, tuple[int, ...]]()
         for op in self.of_kind["dynamic-update-slice"] if self.in_loop else ():
             if len(layouts := self._arrays(*op.operand_shapes[:2])) == 2:
                 sizes, order = [layout.shape for layout in layouts], layouts[0].minor_to_major
                 places = [d for d in order if sizes[1][d] == 1 < sizes[0][d]]
                 turned = [d for d in order if d not in places] + places
                 if [d for d in turned if sizes[0][d] > 1] != [d for d in order if sizes[0][d] > 1]:
-                    found |= dict.fromkeys((op.name, op.operands[0]), (tuple(turned[:2]),))
+                    found |= dict.fromkeys((op.name, op.operands[0]), tuple(turned[:2]))
         for op in self.operations if found else ():
-            if op.operands[:1] and op.operands[0] in found and op.name not in found:
-                dropped = len(dims_of(op.operand_shapes[0])) - len(dims_of(op.shape))
-                if self.kind[op.name] in ("slice", "dynamic-slice", "reshape") and dropped in (0, 1):
-                    found[op.name] = tuple([tuple([d - dropped for d in pair]) for pair in found[op.operands[0]]])
-        return found
+            kind, pair = self.kind[op.name], found.get("".join(op.operands[:1]), ())
+            if kind == "reshape" and pair:  # it may only drop or add dims of one
+                ends = [dims_of(shape) for shape in (op.operand_shapes[0], op.shape)]
+                before, after = ([d for d, size in enumerate(each) if size > 1] for each in ends)
+                same = [ends[0][d] for d in before] == [ends[1][d] for d in after]
+                pair = tuple([after[before.index(d)] for d in pair if same and d in before])
+            if len(pair) == 2 and kind in ("slice", "dynamic-slice", "reshape"):
+                found.setdefault(op.name, pair)
+        return {name: (pair,) for name, pair in found.items()}
 
     def _lie_as_images(self) -> dict[str, TensorLayout]:
         """Where the values around convolutions, pooling and softmaxes lie; of an argument, where it is wanted.
@@ -148,7 +152,7 @@ class Values:
         of no fewer rows than columns have the rows in their lanes (330 of 370 softmaxes in modules of four chips).
         """
         minor = dict[str, tuple[tuple[int, ...], ...]]()  # value -> its lanes and sublanes, one of these pairs of dims
-        minor |= {name: (self._lies_after(self.by_name[name]),) for name in self.of_vectors}
+        minor |= {name: (pair,) for name in self.of_vectors if len(pair := self._lies_after(self.by_name[name])) == 2}
         minor |= self.turned
         for op in self.of_kind["convolution"]:
             minor |= {name: (pair, pair[::-1]) for name, pair in image_dims(op).items() if name in self.by_name}
@@ -165,9 +169,7 @@ class Values:
             makers = [self.by_name[name] for name in op.operands if name in self.by_name]
             readers = [reader for reader in self.readers[op.name] if self.kind[reader.name] in _ALIKE]
             for near in (*(makers if self.kind[op.name] in _ALIKE else ()), *readers):
-                alike = (
-                    len(dims_of(near.shape)) == len(dims_of(op.shape)) and self.kind[near.name] not in _MADE_ANYWHERE
-                )
+                alike = len(dims_of(near.shape)) == len(dims_of(op.shape)) and self.kind[near.name] not in _ANYWHERE
                 if alike and near.name not in minor:
                     minor[near.name] = minor[op.name]
                     open_.append(near.name)
