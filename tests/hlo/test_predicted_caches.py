@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from tilewright.hlo import estimate, from_jax
+from tilewright.hlo import estimate, from_jax, load
 
 LAYERS, BATCH, LENGTH, HEADS, DEPTH = 4, 16, 2048, 8, 128
 WIDTH = HEADS * DEPTH
@@ -160,3 +160,22 @@ def test_batched_products_of_single_rows_and_columns_have_a_time(spec):
 
     for chip in ("tpu-v5e", "tpu-7x"):
         assert estimate(from_jax(function, S((8, 8), BF16), S((8, 8), BF16), S(tuple(right), BF16)), chip).priced == 1
+
+
+def test_a_loop_that_carries_more_than_it_is_given_ends_no_step():
+    array, column, number = "tensor<64x1024xf32>", "tensor<64x1xf32>", "tensor<i32>"
+    text = f"""func.func @main(%a: {array}, %i: {number}, %c: {column}) -> {number} {{
+  %0 = "stablehlo.while"(%i) ({{
+  ^bb0(%k: {number}, %x: {array}):
+    %n = stablehlo.constant dense<8> : {number}
+    %p = stablehlo.compare LT, %k, %n : ({number}, {number}) -> tensor<i1>
+    stablehlo.return %p : tensor<i1>
+  }}, {{
+  ^bb0(%k: {number}, %x: {array}):
+    %z = stablehlo.constant dense<0> : {number}
+    %y = stablehlo.dynamic_update_slice %x, %c, %z, %k : ({array}, {column}, {number}, {number}) -> {array}
+    stablehlo.return %k, %y : {number}, {array}
+  }}) : ({number}) -> {number}
+  return %0 : {number}
+}}"""
+    assert estimate(load(text), "tpu-v6e").device_seconds >= 0

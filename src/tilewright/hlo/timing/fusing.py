@@ -174,8 +174,8 @@ class Fusing(Placed):
 
     def _turned_for(self, op: Operation, inside: Fusing) -> Iterator[tuple[Operation, Run]]:
         """Copies of what a loop carries in another order than it has outside: before it, and given back, behind it."""
-        carried = [each.name for each in inside.operations if each.opcode == "parameter"]
-        for k in (carried.index(name) for name in inside.turned):
+        carried = [each.name for each in inside.operations if each.opcode == "parameter"][: len(op.operands)]
+        for k in (carried.index(name) for name in inside.turned if name in carried):
             shape, name, lies = op.operand_shapes[k], f"{op.name}.copy{k}", inside.tiles[carried[k]]
             before = self._lies_in(op.operands[k]), self.tiles.get(op.operands[k], lies)
             run = self._copy(lies.elements, before, (inside._lies_in(carried[k]), lies))
