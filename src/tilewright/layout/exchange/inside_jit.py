@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import jax
@@ -162,7 +162,7 @@ def _words(plans: Sequence[tuple[MovePlan, bool]], size: int) -> np.ndarray[Any,
 
 
 def _padded(x: Value, dim: int, low: int, high: int) -> Value:
-    """Zero bytes before and behind a dim; of a negative ``high`` the end is cut off."""
+    """Zero bytes before and behind a dim."""
     if not low and not high:
         return x
     edges = [(0, 0, 0)] * x.ndim
@@ -186,22 +186,6 @@ def _forward(step: Step, x: Value) -> Value:
             return jnp.roll(x, by, dim)
         case NewDim(dim):
             return jnp.expand_dims(x, dim)
-    raise UnsupportedError(f"a step {type(step).__name__} has no operation of XLA")
-
-
-def _backward(step: Step, x: Value, sizes: tuple[int, ...]) -> Value:
-    match step:
-        case Permute(order):
-            return x.transpose(np.argsort(order))
-        case Pad(dim, low, high):
-            return _padded(x, dim, -low, -high)
-        case Split(dim, tile):
-            joined = x.reshape(replaced(x.shape, dim, 2, (x.shape[dim] * tile,)))
-            return _padded(joined, dim, 0, sizes[dim] - joined.shape[dim])
-        case Rotate(dim, by):
-            return jnp.roll(x, -by, dim)
-        case Merge() | NewDim():
-            return x.reshape(sizes)
     raise UnsupportedError(f"a step {type(step).__name__} has no operation of XLA")
 
 
@@ -243,24 +227,15 @@ def _linear(layout: AddressMap, x: Value) -> Value:
 
 
 def _unlinear(layout: AddressMap, slots: Value) -> Value:
-    """The inverse of :func:`_linear`: the array, without its padding."""
-    terms, sizes = _terms(layout), layout.step_sizes[-1]
+    """The inverse of :func:`_linear`, which moves numbers and adds none up, so that its transpose undoes it."""
     if not layout.num_elements:
         return slots[:0].reshape(layout.shape)
-    if terms is None:
+    if _terms(layout) is None:
         return slots[_slots(layout)].reshape(layout.shape)
-    inner = [1]
-    for _, size, stride in reversed(terms):
-        inner.append(size * stride)
-    x = _padded(slots, 0, 0, inner.pop() - slots.shape[0])
-    for _, size, stride in terms:
-        x = x.reshape((*x.shape[:-1], size, stride))
-        x = _padded(x, x.ndim - 1, 0, inner.pop() - stride)
-    order = [c for c, _, _ in terms]
-    x = x.reshape(x.shape[:-1]).transpose(np.argsort(order)).reshape(sizes)
-    for step, before in zip(reversed(layout.steps), reversed(layout.step_sizes[:-1]), strict=True):
-        x = _backward(step, x, before)
-    return x
+    numbers = slots.astype(jnp.uint8) if slots.dtype == bool else slots
+    array = jax.ShapeDtypeStruct(layout.shape, numbers.dtype)  # type: ignore[no-untyped-call]
+    x: Value = jax.linear_transpose(partial(_linear, layout), array)(numbers)[0]
+    return x.astype(slots.dtype)
 
 
 def _slots(layout: AddressMap) -> np.ndarray[Any, Any]:
