@@ -116,28 +116,24 @@ class _Assembler:
         return program
 
     def _line(self, line: int) -> None:
-        self._skip()
-        while match := _LABEL.match(self.text, self.position):
+        self._take(_SPACE)
+        while match := self._take(_LABEL):
             if match[1] in self.labels:
-                raise self._error(f"label {match[1]!r} stands twice", self.position)
+                raise self._error(f"label {match[1]!r} stands twice", match.start())
             self.labels[match[1]] = len(self.instructions)
-            self.position = match.end()
-            self._skip()
+            self._take(_SPACE)
         if not self._at_end():
             self.instructions.append(self._instruction(line))
             if not self._at_end():
                 raise self._error("something follows the instruction", self.position, "one instruction to a line")
-        match = _END.match(self.text, self.position)
-        assert match is not None
-        self.position = match.end()
+        self._take(_END)
 
     def _instruction(self, line: int) -> Instruction:
         guard_at, guard = self.position, self._guard()
         start = self.position
-        word = _WORD.match(self.text, start)
+        word = self._take(_WORD)
         if word is None:
             raise self._error("expected an instruction", start)
-        self.position = word.end()
         name, type_ = word[0], None
         if name.startswith("mm") and name not in INSTRUCTIONS:
             name, type_ = "mm", name[2:]
@@ -157,12 +153,11 @@ class _Assembler:
     def _guard(self) -> Guard | None:
         if not self.text.startswith("@", self.position):
             return None
-        match = _GUARD.match(self.text, self.position)
+        match = self._take(_GUARD)
         if match is None:
             raise self._error("expected a guard @pN or @!pN", self.position)
         number = self._number("p", match[2], match.start(2) - 1)
-        self.position = match.end()
-        self._skip()
+        self._take(_SPACE)
         return Guard(number, bool(match[1]))
 
     def _suffixes(self, spec: InstructionSpec, type_: str | None) -> tuple[tuple[str | None, ...], list[Operand]]:
@@ -207,7 +202,7 @@ class _Assembler:
     def _operands(self, spec: InstructionSpec, operands: list[Operand]) -> None:
         needed = sum(not o.optional for o in spec.operands)
         for place in range(len(operands), len(spec.operands)):
-            self._skip()
+            self._take(_SPACE)
             if self._at_end() and place >= needed:
                 return
             if place and self.text.startswith(",", self.position):
@@ -216,7 +211,7 @@ class _Assembler:
                 if place >= needed:
                     return
                 raise self._error(f"{spec.name}: expected a comma and {_expected(spec.operands[place])}", self.position)
-            self._skip()
+            self._take(_SPACE)
             start = self.position
             operand = self._operand()
             expected = spec.operands[place]
@@ -228,31 +223,23 @@ class _Assembler:
             if uniform and operand.kind in ("r", "p") and not spec.reduces:
                 raise self._error("a uniform register cannot take a per-thread value", start)
             operands.append(operand)
-        self._skip()
+        self._take(_SPACE)
 
     def _operand(self) -> Operand | None:
-        text, start = self.text, self.position
-        if match := _ADDRESS.match(text, start):
+        start = self.position
+        if match := self._take(_ADDRESS):
             segment = self._number("ur", match[1], start)
             offset = self._number("r", match[2], match.start(2) - 2)
-            self.position = match.end()
             return Address(segment, offset, self._integer(match[3], match.start(3), -(2**31), 2**31 - 1))
-        if match := _REGISTER.match(text, start):
-            self.position = match.end()
+        if match := self._take(_REGISTER):
             return Register(match[1], self._number(match[1], match[2], start))
-        if match := _FLOAT.match(text, start):
-            self.position = match.end()
+        if match := self._take(_FLOAT):
             return self._float(match[1], start)
-        if match := _IMMEDIATE.match(text, start):
-            self.position = match.end()
+        if match := self._take(_IMMEDIATE):
             return Immediate(self._integer(match[0], start, -(2**31), 2**32 - 1))
-        if match := _SEGMENT.match(text, start):
-            self.position = match.end()
+        if match := self._take(_SEGMENT):
             return SegmentName(match[1])
-        if match := _WORD.match(text, start):
-            self.position = match.end()
-            return Label(match[0])
-        return None
+        return Label(match[0]) if (match := self._take(_WORD)) else None
 
     def _number(self, kind: str, digits: str, column: int) -> int:
         number, limit = int(digits), self.limits[kind]
@@ -275,10 +262,11 @@ class _Assembler:
             raise self._error(f"{text} is not within float32", column, "0f7f800000 is infinity")
         return Float(int(value.view(np.uint32)))
 
-    def _skip(self) -> None:
-        match = _SPACE.match(self.text, self.position)
-        assert match is not None
-        self.position = match.end()
+    def _take(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
+        """What the pattern finds here; then it is behind us."""
+        if match := pattern.match(self.text, self.position):
+            self.position = match.end()
+        return match
 
     def _at_end(self) -> bool:
         return _END.match(self.text, self.position) is not None
