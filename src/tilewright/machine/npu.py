@@ -22,9 +22,10 @@ from tilewright.layout.kinds.local_plan import BankConflict
 from tilewright.machine.model import Subject
 from tilewright.machine.operands import NpuLayer, Operand, Sizes, layers_of
 from tilewright.machine.results import Change, Check, Held, Memory, Misfit, Moved, Studied, ranked
-from tilewright.render import Card, Column, Html, badge, bytes_text, count_text, percent_text, table
+from tilewright.render import Card, Html, badge, bytes_text, count_text, percent_text, table
 from tilewright.render.markup import element
 from tilewright.render.page import details, note
+from tilewright.render.tables import Heading
 from tilewright.targets import LaneMemory, Target
 
 
@@ -476,17 +477,11 @@ def _npus_in_use(each: Planned) -> int:
 
 
 def _layer_blocks(layers: Sequence[Planned], memory: LaneMemory) -> Iterator[Html]:
-    columns = [
-        Column("layer", "code"),
-        Column("whole", "bytes", "bytes on every NPU uncut"),
-        Column("used", "bytes", "of local memory, with what stands beside"),
-        Column("NPUs", "count", "that hold something of what it makes"),
-        Column("slices"),
-        Column("found in place"),
-        Column("loads", "bytes"),
-        Column("stores", "bytes"),
-        Column("conflicts", "count", "pairs of operands of an instruction in one bank"),
-    ]
+    columns: list[Heading] = [("layer", "code"), ("whole", "bytes", "bytes on every NPU uncut")]
+    columns += [("used", "bytes", "of local memory, with what stands beside")]
+    columns += [("NPUs", "count", "that hold something of what it makes"), "slices", "found in place"]
+    columns += [("loads", "bytes"), ("stores", "bytes")]
+    columns += [("conflicts", "count", "pairs of operands of an instruction in one bank")]
     rows = [
         (
             each.layer.name,
@@ -516,15 +511,8 @@ def _layer_blocks(layers: Sequence[Planned], memory: LaneMemory) -> Iterator[Htm
 
 
 def _operands_table(each: Planned) -> Html:
-    columns = [
-        Column("operand", "code"),
-        Column("layout", "code"),
-        Column("bytes per NPU", "bytes"),
-        Column("base", "count"),
-        Column("end", "count"),
-        Column("banks"),
-        Column(""),
-    ]
+    columns: list[Heading] = [("operand", "code"), ("layout", "code"), ("bytes per NPU", "bytes")]
+    columns += [("base", "count"), ("end", "count"), "banks", ""]
     assert each.plan is not None
     shared = {name for c in each.conflicts for name in (c.first, c.second)}
     rows = [

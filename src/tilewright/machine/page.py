@@ -16,7 +16,6 @@ from tilewright.machine.results import Change, Check, Memory, Studied
 from tilewright.machine.stages import Judgement, LeftOut, MatrixRun, Proof
 from tilewright.render import (
     Bar,
-    Column,
     Html,
     Step,
     badge,
@@ -32,11 +31,11 @@ from tilewright.render.drawing import Curve, line_chart
 from tilewright.render.formats import place_text, ratio_text
 from tilewright.render.markup import element
 from tilewright.render.page import code_block, details, note, paragraph
+from tilewright.render.tables import Heading
 
 _MOST_ROWS = 60
-_LARGEST = (Column("tensor", "code"), Column("bytes", "bytes"), Column("from step"), Column("to"), Column("where"))
-_MISFITS = (Column("what", "code"), Column("bytes", "bytes"), Column("room", "bytes"), Column("what becomes of it"))
-_CHECKS = (Column("what"), Column("verdict"), Column("outcome"))
+_LARGEST: Sequence[Heading] = ("tensor", "code"), ("bytes", "bytes"), "from step", "to", "where"
+_MISFITS: Sequence[Heading] = ("what", "code"), ("bytes", "bytes"), ("room", "bytes"), "what becomes of it"
 
 
 def lead(
@@ -80,11 +79,8 @@ def memory_blocks(memory: Memory, time_text: Callable[[float], str] = seconds_te
 
 def _changes(memory: Memory, time_text: Callable[[float], str]) -> Html:
     named = any(each.name for each in memory.changes)
-    columns = [
-        *([Column("layer", "code")] if named else []),
-        *(Column("change"), Column(memory.counts, "bytes"), Column("then", "bytes"), Column("fits")),
-        Column("time of the same work"),
-    ]
+    columns: list[Heading] = [("layer", "code")] if named else []
+    columns += ["change", (memory.counts, "bytes"), ("then", "bytes"), "fits", "time of the same work"]
 
     def row(change: Change) -> tuple[object, ...]:
         took = "" if change.seconds is None else time_text(change.seconds)
@@ -120,7 +116,7 @@ def waits_chart(step: StepTime, title: str, clocked: bool = True, width: float =
 def checks_table(checks: Sequence[Check]) -> Html:
     """What was held against what, and how that came out."""
     marks = {True: badge("agrees", "good"), False: badge("differs", "bad")}
-    return table(_CHECKS, [(check.what, marks[check.ok], check.said) for check in checks])
+    return table(("what", "verdict", "outcome"), [(check.what, marks[check.ok], check.said) for check in checks])
 
 
 def step_blocks(studied: Studied) -> Iterator[Html]:
@@ -155,20 +151,20 @@ def layer_blocks(studied: Studied) -> Iterator[Html]:
 
 # A recommender: its dense step beside the SparseCores', what was rewritten, how it learnt, its products.
 
-_VERDICTS = (
-    *(Column("target", "code"), Column("verdict"), Column("region"), Column("source", "code")),
-    *(Column("moved before", "bytes"), Column("after", "bytes"), Column("why")),
+_VERDICTS: Sequence[Heading] = (
+    *(("target", "code"), "verdict", "region", ("source", "code")),
+    *(("moved before", "bytes"), ("after", "bytes"), "why"),
 )
-_PRODUCTS = (
-    Column("product", "code"),
-    Column("instructions", "count", "mm instructions, each a round of K over all its columns"),
-    Column("multiply-adds", "count"),
-    Column("B on the bus", "count", "elements of B broadcast to all threads"),
-    Column("lines touched", "count", "L1 line touches of B"),
-    Column("cycles", "count", "by the issue model"),
-    *(Column("counts"), Column("values")),
+_PRODUCTS: Sequence[Heading] = (
+    ("product", "code"),
+    ("instructions", "count", "mm instructions, each a round of K over all its columns"),
+    ("multiply-adds", "count"),
+    ("B on the bus", "count", "elements of B broadcast to all threads"),
+    ("lines touched", "count", "L1 line touches of B"),
+    ("cycles", "count", "by the issue model"),
+    "counts",
+    "values",
 )
-_COUNTS = (Column("counter", "code"), Column("the machine", "count"), Column("closed form", "count"), Column(""))
 
 
 def pipelined_step_blocks(step: StepTime, plan: Plan) -> Iterator[Html]:
@@ -280,7 +276,7 @@ def training_blocks(data: RunData, before: Judgement, after: Judgement, losses: 
         "dense side; the host prepares the next batch meanwhile."
     )
     yield loss_chart(losses, width=720, height=260)
-    columns = (Column("evaluation rows"), Column("loss", "number"), Column("AUC", "number"))
+    columns: Sequence[Heading] = "evaluation rows", ("loss", "number"), ("AUC", "number")
     yield table(columns, [("before", before.loss, before.auc), ("after", after.loss, after.auc)])
 
 
@@ -323,7 +319,7 @@ def _left_blocks(left: Sequence[LeftOut], taken: int) -> Iterator[Html]:
     macs = sum(product.macs for product in left)
     share = percent_text(macs / max(1, macs + taken))
     yield paragraph(f"{len(left)} others, {share} of all multiply-adds, are left to other units:")
-    columns = [Column("product", "code"), Column("why", "text"), Column("multiply-adds", "count")]
+    columns: Sequence[Heading] = ("product", "code"), "why", ("multiply-adds", "count")
     yield table(columns, [(product.name, product.why, product.macs) for product in left])
 
 
@@ -337,4 +333,4 @@ def _counters(product: MatrixRun) -> Html:
         counted, formula = getattr(product.counts, field.name), getattr(product.expected, field.name)
         mark = badge("equal", "good") if counted == formula else badge("above the bound")
         rows.append((field.name, counted, formula, mark))
-    return table(_COUNTS, rows)
+    return table((("counter", "code"), ("the machine", "count"), ("closed form", "count"), ""), rows)

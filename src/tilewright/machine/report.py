@@ -18,7 +18,7 @@ from tilewright.machine import page
 from tilewright.machine.model import RunData
 from tilewright.machine.results import Memory, Sparse, Studied
 from tilewright.machine.stages import Judgement, LeftOut, MatrixRun, Movement, Proof
-from tilewright.render import Card, Column, Html, Page, Step, bytes_text, cards, count_text, seconds_text
+from tilewright.render import Card, Html, Page, Step, bytes_text, cards, count_text, seconds_text
 from tilewright.render.delivery import Line
 from tilewright.render.formats import finite
 from tilewright.render.page import Tone, advised, paragraph, side_by_side
@@ -85,8 +85,7 @@ class Report:
 
     def _repr_html_(self) -> str:
         """What a notebook shows; ``to_page()`` is the whole page."""
-        columns = (Column("what"), Column("result"))
-        return glance(self._title, *self.failures, glance_table(columns, self._rows()))
+        return glance(self._title, *self.failures, glance_table(("what", "result"), self._rows()))
 
     def to_json(self) -> dict[str, Any]:
         """Plain values with a ``schema_version``; what is not finite (a loss that diverged) becomes None."""

@@ -110,17 +110,16 @@ class Memory:
         if self.fits:
             return f"{self.where}: everything fits, {asked}."
         many = f"{len(self.misfits)} {self.noun} do not fit" if len(self.misfits) > 1 else "it does not fit"
-        said = f"{self.where}: {many}, {asked}. {self.remedy}".rstrip() + " "
+        said = f"{self.where}: {many}, {asked}."
         if self.remedy:
-            return said.rstrip()
-        best = self.cheapest
-        if best is not None:
-            return f"{said}The cheapest change that fits: {best.what}."
+            return f"{said} {self.remedy}"
+        if (best := self.cheapest) is not None:
+            return f"{said} The cheapest change that fits: {best.what}."
         if self.changes:
             first = self.changes[0]
             less = f"{bytes_text(first.before)} -> {bytes_text(first.after)}"
-            return f"{said}No change tried is enough; the best is {first.what} ({self.counts}: {less})."
-        return f"{said}{_NOTHING}"
+            return f"{said} No change tried is enough; the best is {first.what} ({self.counts}: {less})."
+        return f"{said} {_NOTHING}"
 
 
 @dataclass(frozen=True)
