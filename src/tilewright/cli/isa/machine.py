@@ -18,6 +18,7 @@ from tilewright.cli.options import Files, Json, assigned, this_command
 from tilewright.cli.programs.program import ArgOption, load_program
 from tilewright.cli.streams import npy_bytes, progress, read_array, read_text
 from tilewright.errors import UsageError
+from tilewright.isa.chip.state import first_rows
 from tilewright.render.delivery import Answer, Line, Output, deliver, remark, show, write_file
 from tilewright.render.formats import Kind, finite
 from tilewright.render.tables import Table
@@ -188,12 +189,10 @@ def lines_of(part: Any) -> int:
     return int(part.counts.l1_touches + part.traffic.load_lines + part.traffic.store_lines)
 
 
-def remark_errors(errors: Sequence[Any], most: int = 5) -> None:
+def remark_errors(errors: Sequence[Any]) -> None:
     """The first error records on stderr."""
-    for record in errors[:most]:
-        remark(str(record))
-    if len(errors) > most:
-        remark(f"... and {len(errors) - most} more error records")
+    for line in first_rows(errors, 5, noun=" error records"):
+        remark(line)
 
 
 def timeline_text(events: Sequence[trace.Event]) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections import defaultdict
 from collections.abc import Hashable
 from typing import Any, TypeAlias, TypeVar
@@ -90,30 +91,15 @@ class _Shelf:
 _shelf = _Shelf()
 
 
-class _Lease:
-    """Owner of a block on loan: every view keeps it alive, and with the last view the block returns."""
-
-    def __init__(self, block: Block) -> None:
-        self._block = block
-        self._give = _shelf.give  # bound here: module globals may be gone when the interpreter ends
-        self.__array_interface__ = {
-            "shape": (block.memory.size,),
-            "typestr": "|u1",
-            "data": (block.memory.ctypes.data, False),
-            "version": 3,
-        }
-
-    def __del__(self) -> None:
-        self._give(self._block)
-
-
 def lease(size: int, use: Hashable) -> tuple[NDArray[np.uint8], Block]:
     """At least ``size`` bytes, and the block they are of, which is used again once no array refers to it any more.
 
     Sizes are rounded up to a page, so that uses of like size share memory.
     """
     block = _shelf.take(-(-max(1, size) // _PAGE) * _PAGE, use)
-    return np.asarray(_Lease(block)), block
+    memory = np.frombuffer(block.memory.data, np.uint8)  # no view of an array: every view of it keeps it alive
+    weakref.finalize(memory, _shelf.give, block).atexit = False
+    return memory, block
 
 
 def recycled(size: int, dtype: type[Scalar]) -> NDArray[Scalar]:

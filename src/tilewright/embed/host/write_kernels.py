@@ -155,7 +155,7 @@ def fill_pads(out: Entries, begin: Index, end: Index) -> None:
 def _copy_exactly(out: Entries, at: Index, entries: Entries, begin: Index, n: Index) -> None:
     rows, samples, gains = entries
     ids_out, samples_out, gains_out = out
-    for j in range(n):
+    for j in range(n):  # numba compiles two seconds longer for slices, whose shapes it compares
         ids_out[at + j] = rows[begin + j]
         samples_out[at + j] = samples[begin + j]
         gains_out[at + j] = gains[begin + j]
@@ -349,7 +349,7 @@ def split_bits(counts: Longs, limit: Index, work: Longs) -> np.uint64:
 @njit(cache=True, nogil=True)
 def gather_source(units: tuple[int, int], l: Index, runs: Runs, gathered: Entries) -> None:
     """The entries of units ``units[0] <= t < units[1]`` and source ``l``, shard by shard, one behind the other."""
-    bases, counts, (rows, samples, gains) = runs
+    bases, counts, entries = runs
     cursor = np.empty(units[1] - units[0], np.int64)
     for t in range(cursor.size):
         cursor[t] = bases[units[0] + t, l]
@@ -357,11 +357,7 @@ def gather_source(units: tuple[int, int], l: Index, runs: Runs, gathered: Entrie
     for shard in range(counts.shape[3]):
         for t in range(cursor.size):
             n = np.int64(counts[units[0] + t, 0, l, shard])
-            begin = cursor[t]
-            for i in range(n):  # numba compiles two seconds longer for slices, whose shapes it compares
-                gathered[0][at + i] = rows[begin + i]
-                gathered[1][at + i] = samples[begin + i]
-                gathered[2][at + i] = gains[begin + i]
+            _copy_exactly(gathered, at, entries, cursor[t], n)
             cursor[t] += n
             at += n
 

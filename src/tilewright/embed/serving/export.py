@@ -134,14 +134,8 @@ def _stored(source: _Source, dtype: str, scale: str) -> StoredRows:
         largest = max(float(np.abs(rows).max()) for rows in source.parts(CHUNK // table.width + 1))
     coding = coding_of(table, dtype, scale, largest)
     sums = ["00000000"] * -(-table.vocab // coding.rows_per_sum)  # not yet known: the header's length is
-    named: dict[str, Any] = {
-        "name": table.name,
-        "vocab": table.vocab,
-        "combiner": table.combiner,
-        "offset": 0,
-        "crc32": sums,
-    }
-    return StoredRows(**vars(coding), **named)
+    of_table: dict[str, Any] = {"name": table.name, "vocab": table.vocab, "combiner": table.combiner}
+    return StoredRows(**vars(coding), **of_table, offset=0, crc32=sums)
 
 
 def _laid_out(state: EmbeddingState, dtype: str, stored: list[StoredRows]) -> Header:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
@@ -258,9 +258,7 @@ def show_chip(chip: Chip) -> str:
     for storage in chip.storages.values():
         states, kind = storage.table.entries(now), f"{storage.dtype}{list(storage.map.shape)}"
         lines.append(f"{storage.name}: {kind}, {len(states)} pages of {storage.page_bytes}")
-        lines += [f"  {entry}" for entry in states[:8]]
-        if len(states) > 8:
-            lines.append(f"  ... and {len(states) - 8} more")
+        lines += first_rows(states, 8, "  ")
     lines += [f"dma: {transfer}" for transfer in chip.dma.transfers[-8:]]
     return "\n".join([*lines, *(str(pe) for pe in chip.pes)])
 
@@ -279,10 +277,8 @@ def show_run(result: Any) -> str:
     for title, numbers in accounts.items():
         shown = ", ".join(f"{name} {number}" for name, number in numbers.items() if number)
         lines += [f"{title}: {shown}"] if shown else []
-    lines += [f"error {record}" for record in result.errors[:5]]
-    if len(result.errors) > 5:
-        lines.append(f"... and {len(result.errors) - 5} more errors")
-    return "\n".join(lines)
+    errors = [f"error {record}" for record in result.errors]
+    return "\n".join([*lines, *first_rows(errors, 5, noun=" errors")])
 
 
 def show_run_html(result: Any) -> str:
@@ -321,6 +317,12 @@ def _rows(title: str, rows: list[tuple[str, Any]]) -> list[str]:
 
 def _first(values: np.ndarray[Any, Any], most: int, between: str) -> str:
     return between.join([*map(str, values[:most].tolist()), *["..."] * (len(values) > most)])
+
+
+def first_rows(rows: Sequence[Any], most: int, indent: str = "", noun: str = "") -> list[str]:
+    """The first rows as lines, and how many more (of what ``noun`` says, after a space) there are."""
+    more = [f"{indent}... and {len(rows) - most} more{noun}"] if len(rows) > most else []
+    return [*(f"{indent}{row}" for row in rows[:most]), *more]
 
 
 def runs_of(numbers: Iterable[int]) -> list[tuple[int, int]]:

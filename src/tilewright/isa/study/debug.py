@@ -6,7 +6,7 @@ Loops are not fused here, so every instruction can be seen; values, counts and c
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import TilewrightError, UsageError
-from tilewright.isa.chip.state import Pe
+from tilewright.isa.chip.state import Pe, first_rows
 from tilewright.isa.execute.machine import Machine, work_of
 from tilewright.isa.execute.run import Runner, RunResult, Tensors, result_of
 from tilewright.isa.language.config import MatrixUnitConfig
@@ -144,19 +144,13 @@ def _index(part: str, how: str) -> int | slice:
     return slice(*numbers) if len(ends) > 1 else int(ends[0])
 
 
-def _first(rows: Sequence[Any], most: int = 64, indent: str = "") -> list[str]:
-    """The first rows as lines, and how many more there are."""
-    more = [f"{indent}... and {len(rows) - most} more"] if len(rows) > most else []
-    return [*(f"{indent}{row}" for row in rows[:most]), *more]
-
-
 def _tokens(pe: Pe) -> Answer:
     c, clock = pe.config, pe.clock
     kinds = (("r", c.registers), ("ur", c.uniform_registers), ("p", c.predicates))
     names = [(kind, n) for kind, limit in kinds for n in range(limit)]
     waits = {f"{kind}{n}": int(clock.tokens[clock.span(kind, n)][0]) - clock.issue for kind, n in names}
     waits = {name: cycles for name, cycles in waits.items() if cycles > 0}
-    rows = _first([f"{name} in {cycles} cycle{'s' * (cycles != 1)}" for name, cycles in waits.items()], 32)
+    rows = first_rows([f"{name} in {cycles} cycle{'s' * (cycles != 1)}" for name, cycles in waits.items()], 32)
     text = "\n".join([f"next issue at cycle {clock.issue}", *(rows or ["every register is there"])])
     return Answer(text, {"issue": clock.issue, "waits": waits})
 
@@ -166,7 +160,7 @@ def _pages(pe: Pe) -> Answer:
     for name, storage in pe.chip.storages.items():
         entries = storage.table.entries(pe.clock.issue)
         lines.append(f"{name}: {len(entries)} page{'s' * (len(entries) != 1)} of {storage.page_bytes} bytes")
-        lines += _first(entries, indent="  ")
+        lines += first_rows(entries, 64, "  ")
         tables[name] = [vars(entry) for entry in entries]
     return Answer("\n".join(lines) or "no tensors", tables)
 
@@ -188,7 +182,7 @@ def _account(numbers: Mapping[str, int]) -> Answer:
 
 def _rows(rows: Iterable[Any], none: str) -> Answer:
     lines = [str(row) for row in rows]
-    return Answer("\n".join(_first(lines)) or none, lines)
+    return Answer("\n".join(first_rows(lines, 64)) or none, lines)
 
 
 _VIEWS: dict[str, Callable[[Pe], Answer]] = {
