@@ -226,6 +226,18 @@ def test_a_damaged_file_is_one_clear_error(tmp_path, intact, damage, text):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+def test_what_is_no_file_is_one_clear_error(tmp_path):
+    os.mkfifo(tmp_path / "pipe")  # nobody writes to it: opening it must not wait
+    for path, problem in (
+        ("model\0tables", "cannot read it: embedded null byte"),
+        (tmp_path, "cannot read it: Is a directory"),
+        (tmp_path / "pipe", "neither a file nor standard input"),
+    ):
+        with pytest.raises(UsageError, match=problem):
+            open_export(path)
+
+
 def test_no_file_no_room_no_numbers(tmp_path, monkeypatch):
     path, state = tmp_path / "model.tables", from_tables(model(), VALUES)
     with pytest.raises(UsageError, match="cannot read it: No such file"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+from collections.abc import Sequence
 from typing import Any, Literal
 
 Kind = Literal["text", "code", "count", "bytes", "seconds", "ratio", "percent", "number"]
@@ -105,6 +106,12 @@ def counted(n: int, one: str, several: str = "") -> str:
     ('1 batch', '1,024 batches')
     """
     return f"{count_text(n)} {one if n == 1 else several or one + 's'}"
+
+
+def first_rows(rows: Sequence[Any], most: int, indent: str = "", noun: str = "") -> list[str]:
+    """The first rows as lines, and how many more (of what ``noun`` says, after a space) there are."""
+    more = [f"{indent}... and {len(rows) - most} more{noun}"] if len(rows) > most else []
+    return [*(f"{indent}{row}" for row in rows[:most]), *more]
 
 
 def seconds_text(seconds: float) -> str:

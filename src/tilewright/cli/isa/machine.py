@@ -18,9 +18,8 @@ from tilewright.cli.options import Files, Json, assigned, this_command
 from tilewright.cli.programs.program import ArgOption, load_program
 from tilewright.cli.streams import npy_bytes, progress, read_array, read_text
 from tilewright.errors import UsageError
-from tilewright.isa.chip.state import first_rows
 from tilewright.render.delivery import Answer, Line, Output, deliver, remark, show, write_file
-from tilewright.render.formats import Kind, finite
+from tilewright.render.formats import Kind, finite, first_rows
 from tilewright.render.tables import Table
 
 if TYPE_CHECKING:

@@ -6,7 +6,6 @@ a page at hand does, and several times what writing to it does.
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from collections import defaultdict
@@ -15,6 +14,8 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+from tilewright.layout.index.types import machine_bytes
 
 Ints: TypeAlias = NDArray[np.int32]
 Longs: TypeAlias = NDArray[np.int64]
@@ -36,14 +37,6 @@ _KEPT_SHARE = 8
 """Free memory kept for later use, as a share of the machine's; more is given back to the system."""
 
 
-def physical_bytes() -> int:
-    """Memory of this machine; 2**63 where the system does not say."""
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return 2**63
-
-
 class Block:
     """Memory, the use it was last put to, and whatever that use noted about its content (None: nothing is known)."""
 
@@ -59,7 +52,7 @@ class _Shelf:
     def __init__(self) -> None:
         self._free: defaultdict[int, list[Block]] = defaultdict(list)
         self._bytes = 0
-        self._most = max(1 << 28, physical_bytes() // _KEPT_SHARE)
+        self._most = max(1 << 28, machine_bytes() // _KEPT_SHARE)
         self._lock = threading.Lock()
 
     def take(self, size: int, use: Hashable) -> Block:

@@ -8,12 +8,13 @@ from typing import TypeAlias
 
 import numpy as np
 
-from tilewright.embed.host.arrays import Entries, Floats, Ints, Longs, lease, physical_bytes, recycled
+from tilewright.embed.host.arrays import Entries, Floats, Ints, Longs, lease, recycled
 from tilewright.embed.host.tally import Tally
 from tilewright.embed.model.formulas import pointers_per_device, pointers_per_segment, slots_per_device
 from tilewright.embed.model.stacking import Stacking
 from tilewright.errors import CheckFailed, UsageError
 from tilewright.kernels.threads import run_all, thread_count
+from tilewright.layout.index.types import machine_bytes
 
 GUARD = 64
 """Slots of canaries before, between and behind the stacks' buffers, where they are asked for."""
@@ -55,7 +56,7 @@ class Buffers:
         self.first_slot: Longs = stops - self.slots * devices
         self.pointers = pointers_per_device(shards, self.per_device, minibatch_layout)
         total, all_pointers = int(stops[-1]) + self.guard, self.pointers * devices * len(sizes)
-        need, have = 12 * total + 4 * all_pointers, physical_bytes()
+        need, have = 12 * total + 4 * all_pointers, machine_bytes()
         if need > have:  # systems that overcommit memory would end the process when the buffers are filled
             problem = f"the buffers take {need} bytes, the machine has {have}"
             how = 'lower max_ids_per_partition; minibatch_layout="needed" takes 64 times less where nothing is cut'

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import accumulate
 from os import PathLike
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +19,7 @@ from tilewright.embed.serving.format import Header, StoredRows, check_sums, read
 from tilewright.embed.serving.sum_kernels import DESCRIBED, IDS_IN_ALL, KINDS, OUT, STRIDE, serve
 from tilewright.errors import UsageError, check_known
 from tilewright.kernels.threads import run_all, thread_count
+from tilewright.reading import open_bytes
 
 _IDS = (np.dtype(np.int32), np.dtype(np.int64))
 _FEW = 1 << 14
@@ -37,16 +38,13 @@ def open_export(path: str | PathLike[str], *, check: bool = True) -> Export:
 
     Raises :class:`UsageError` that names the file: missing, something else, another version, cut short, damaged.
     """
-    where, file_path = str(path), Path(path)
-    try:
-        with open(file_path, "rb") as file:
-            header = read_header(file, file_path.stat().st_size, where)
-        whole = np.memmap(file_path, np.uint8, "r")
-        rows: dict[str, Bytes] = {t.name: whole[t.offset : t.end].reshape(t.vocab, t.stride) for t in header.tables}
-        if check:
-            check_sums(rows, header, where)
-    except OSError as error:
-        raise UsageError(f"cannot read it: {error.strerror or error}", where=where) from None
+    where = str(path)
+    with open_bytes(where) as file:
+        header = read_header(file, os.fstat(file.fileno()).st_size, where)
+        whole = np.memmap(file, np.uint8, "r")
+    rows: dict[str, Bytes] = {t.name: whole[t.offset : t.end].reshape(t.vocab, t.stride) for t in header.tables}
+    if check:
+        check_sums(rows, header, where)
     return Export(where, header, rows)
 
 

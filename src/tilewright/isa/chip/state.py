@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
@@ -26,6 +26,7 @@ from tilewright.isa.language.config import DRAMS, MatrixUnitConfig
 from tilewright.isa.language.counts import Counts, Moved, Traffic
 from tilewright.isa.language.errors import Array, ErrorRecord, Faults, MatrixUnitError
 from tilewright.isa.language.program import Instruction
+from tilewright.render.formats import first_rows
 
 # Caches of lines as arrays which the traffic kernels walk: LRU sets, with lines that a ``t1`` walk retains.
 
@@ -317,12 +318,6 @@ def _rows(title: str, rows: list[tuple[str, Any]]) -> list[str]:
 
 def _first(values: np.ndarray[Any, Any], most: int, between: str) -> str:
     return between.join([*map(str, values[:most].tolist()), *["..."] * (len(values) > most)])
-
-
-def first_rows(rows: Sequence[Any], most: int, indent: str = "", noun: str = "") -> list[str]:
-    """The first rows as lines, and how many more (of what ``noun`` says, after a space) there are."""
-    more = [f"{indent}... and {len(rows) - most} more{noun}"] if len(rows) > most else []
-    return [*(f"{indent}{row}" for row in rows[:most]), *more]
 
 
 def runs_of(numbers: Iterable[int]) -> list[tuple[int, int]]:

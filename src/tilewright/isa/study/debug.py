@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import TilewrightError, UsageError
-from tilewright.isa.chip.state import Pe, first_rows
+from tilewright.isa.chip.state import Pe
 from tilewright.isa.execute.machine import Machine, work_of
 from tilewright.isa.execute.run import Runner, RunResult, Tensors, result_of
 from tilewright.isa.language.config import MatrixUnitConfig
@@ -22,7 +22,7 @@ from tilewright.isa.language.instructions import ELEMENT_TYPES
 from tilewright.isa.language.program import MachineProgram
 from tilewright.isa.study.explain import InstructionExplanation, explain
 from tilewright.layout import paged
-from tilewright.render.formats import finite
+from tilewright.render.formats import finite, first_rows
 
 # What ``print`` shows of a processing element: registers, tensors, tokens, pages, caches, accounts.
 

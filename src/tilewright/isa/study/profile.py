@@ -290,9 +290,6 @@ def _scene(heat: Heat, kind: str, rows: int = _ROWS, columns: int = _COLUMNS) ->
     return Scene(title, _facts(heat), grid, _levels(heat, frame), "offset", "", words), top
 
 
-# Which line of a program costs what: a run counted instruction by instruction.
-
-
 # What a profile found: instructions with what they cost, their sums, and the lines of memory that were accessed.
 
 _Account = dict[str, int]

@@ -68,8 +68,6 @@ def scene_text(make: Callable[[Bounds], Scene], width: int, legend: bool = True)
 
     ``legend``: what marks and colours mean stands below it, else only which part it is.
     """
-    from rich.text import Text
-
     columns, fits = Bounds().columns + 1, Bounds().columns
     while fits < columns:  # fewer columns may need longer headings, and so fewer columns again
         columns = fits

@@ -226,7 +226,8 @@ def array_of(value: Any, name: str) -> np.ndarray[Any, Any]:
 
 
 @cache
-def _machine_bytes() -> int:
+def machine_bytes() -> int:
+    """Memory of this machine; as good as endless where the system does not say."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):  # not everywhere
@@ -242,8 +243,8 @@ def is_traced(value: Any) -> bool:
 
 def require_room(count: int, name: str) -> None:
     """A :class:`UsageError` for ``count`` bytes that this machine cannot hold."""
-    if count > _machine_bytes():
+    if count > machine_bytes():
         raise UsageError(
-            f"{name} takes {bytes_text(count)}, and this machine has {bytes_text(_machine_bytes())}",
+            f"{name} takes {bytes_text(count)}, and this machine has {bytes_text(machine_bytes())}",
             how="take a slice of the array, or pass out=, a numpy.memmap for instance",
         )
