@@ -230,3 +230,11 @@ def test_jax_on_eight_devices_says_the_same():
     program = [sys.executable, "-m", "tests.layout.eight_devices", "2000" if by_night() else "40"]
     done = subprocess.run(program, cwd=ROOT, env=eight, capture_output=True, text=True, check=False)
     assert done.stdout.split() == ["canonical_texts", "named_shardings", "resharded"], done.stderr[-3000:]
+
+
+def test_a_device_that_the_mesh_does_not_have_has_no_coordinates():
+    assert MESH.coordinates(7) == {"d": 1, "m": 3}
+    assert Mesh({}).coordinates(0) == {}
+    for device in (-1, 16):
+        with pytest.raises(UsageError, match=f"device {device} is outside the mesh, which has 16"):
+            MESH.coordinates(device)

@@ -178,6 +178,15 @@ def _divisors(weights: Any, samples: Longs, batch: int, combiner: str) -> Any:
 
 # Hashed tables.
 
+GOLDEN, _WORD = 0x9E3779B97F4A7C15, (1 << 64) - 1
+
+
+def splitmix64(word: Any) -> Any:
+    """The hash that ends splitmix64, of an int below 2**64 or an array of uint64."""
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        word = (word ^ word >> shift) * factor & _WORD
+    return word ^ word >> 31
+
 
 @dataclass(frozen=True)
 class MultiHash:
@@ -209,10 +218,8 @@ class MultiHash:
 
     def _mixed(self, words: Any, k: int) -> Longs:
         """splitmix64 of the id and the hash's number."""
-        word = words + np.uint64((self.seed * 64 + k + 1) * 0x9E3779B97F4A7C15 & (1 << 64) - 1)
-        word = (word ^ word >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
-        word = (word ^ word >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
-        return np.asarray((word ^ word >> np.uint64(31)) % np.uint64(self.part), np.int64)
+        word = splitmix64(words + np.uint64((self.seed * 64 + k + 1) * GOLDEN & _WORD))
+        return np.asarray(word % np.uint64(self.part), np.int64)
 
     def collisions(self, ids: Any) -> Collisions:
         """What the distinct ones of ``ids`` share.

@@ -17,7 +17,7 @@ import numpy as np
 
 from tilewright.embed.host.arrays import Longs
 from tilewright.embed.host.inputs import BAD_IDS, check_choice, ragged_inputs, source_slices
-from tilewright.embed.host.tables import HashedTables, pack_narrow, without_hot
+from tilewright.embed.host.tables import GOLDEN, HashedTables, pack_narrow, splitmix64, without_hot
 from tilewright.embed.host.tally import complaint, planned, room_for
 from tilewright.embed.logs.log import Log, log_part, part_rows
 from tilewright.embed.model.stacking import ACTIVATION_BYTES, Stacking, stack
@@ -77,11 +77,8 @@ def _part_peaks(work: list[Any], units: range, part: tuple[int, int], sizes: tup
 
 
 def mixed(number: int) -> int:
-    """A hash of a batch's number (splitmix64's finaliser): which of them are kept does not follow their order."""
-    word = (number + 1) * 0x9E3779B97F4A7C15 & (1 << 64) - 1
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        word = (word ^ word >> shift) * factor & (1 << 64) - 1
-    return word ^ word >> 31
+    """A hash of a batch's number: which of them are kept does not follow their order."""
+    return int(splitmix64((number + 1) * GOLDEN & (1 << 64) - 1))
 
 
 @dataclass

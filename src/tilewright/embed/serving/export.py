@@ -17,10 +17,11 @@ from tilewright.embed.device.state import EmbeddingState, local_pieces, table_pa
 from tilewright.embed.host.arrays import Floats
 from tilewright.embed.model.stacking import TablePlacement
 from tilewright.embed.model.tables import Quantization
-from tilewright.embed.serving.format import CHUNK, DTYPES, SCALES, Header, StoredRows, coding_of, up_to_line
+from tilewright.embed.serving.format import CHUNK, DTYPES, LINE, SCALES, Header, StoredRows, coding_of
 from tilewright.embed.serving.read import Export
 from tilewright.errors import UsageError, check_known
 from tilewright.files import writing_whole
+from tilewright.layout.index.types import round_up
 
 
 @dataclass(frozen=True)
@@ -143,10 +144,10 @@ def _laid_out(state: EmbeddingState, dtype: str, stored: list[StoredRows]) -> He
     features = {feature.name: feature.table.name for feature in state.stacking.features}
     header = Header(dtype, int(state.step), 1 << 62, features, [])
     places = [replace(table, offset=1 << 62) for table in stored]  # no number is longer than these
-    at = up_to_line(len(replace(header, tables=places).data()))
+    at = round_up(len(replace(header, tables=places).data()), LINE)
     for k, table in enumerate(stored):
         places[k] = replace(table, offset=at)
-        at = up_to_line(places[k].end)
+        at = round_up(places[k].end, LINE)
     return replace(header, file_bytes=at, tables=places)
 
 

@@ -186,11 +186,6 @@ class Header:
         return _HEAD.pack(MAGIC, VERSION, len(text), zlib.crc32(text)) + text
 
 
-def up_to_line(position: int) -> int:
-    """``position`` rounded up to a multiple of 64 bytes."""
-    return -(-position // LINE) * LINE
-
-
 _AGAIN = "export the tables again"
 
 

@@ -19,6 +19,7 @@ from tilewright.isa.language.counts import Counts
 from tilewright.isa.multiply.conv import MOST_TAPS, SPLITS, ConvShape, conv2d, conv_shape
 from tilewright.isa.multiply.expected import expected_conv2d_counts, expected_counts
 from tilewright.isa.multiply.matmul import A_REGISTER, ACCUMULATORS, PLACES, KernelResult, columns_of_mm, matmul
+from tilewright.layout.index.types import round_up
 
 Runs = tuple[list[KernelResult], tuple[int, ...]]
 """Runs without values, and how often each counts."""
@@ -211,7 +212,7 @@ def _blocks_of_a(problem: Problem, fixed: Mapping[str, Any], plain: Choice) -> I
             for segments in dict.fromkeys((blocks, 1, min(2, problem.n)) if kb == 1 else (1,)):
                 share = -(-problem.n // segments)
                 for high in dict.fromkeys((share, -(-share // 2))):
-                    page = (wide, _round_up(high, wide)) if plain.transpose_b else (high, wide)
+                    page = (wide, round_up(high, wide)) if plain.transpose_b else (high, wide)
                     yield replace(plain, block_a=block, segments=segments, page=page)
 
 
@@ -293,16 +294,12 @@ def _pages(
         width = -(-problem.n // (c.pes * segments))
         part = -(-width // 4)
         shape = (rows, part) if transpose_b else (part, run)
-        return [None, (_round_up(shape[0], high), _round_up(shape[1], wide))] if width >= 8 else pages
+        return [None, (round_up(shape[0], high), round_up(shape[1], wide))] if width >= 8 else pages
     if c.l1_ways or c.l2_ways:
-        lines_of_a_row = _round_up(run, wide) // wide
+        lines_of_a_row = round_up(run, wide) // wide
         if lines_of_a_row % 2 == 0:
-            pages.append((_round_up(rows, high), (lines_of_a_row + 1) * wide))
+            pages.append((round_up(rows, high), (lines_of_a_row + 1) * wide))
     return pages
-
-
-def _round_up(size: int, step: int) -> int:
-    return -(-size // step) * step
 
 
 # Cycles no run can stay below, by closed forms.

@@ -193,6 +193,11 @@ def to_ints(values: Iterable[Any], name: str) -> tuple[int, ...]:
     return tuple(to_int(value, name) for value in items)
 
 
+def round_up(value: int, to: int) -> int:
+    """The least multiple of ``to`` from ``value`` up."""
+    return -(-value // to) * to
+
+
 def row_major_strides(shape: Sequence[int], size: int) -> tuple[int, ...]:
     """The strides in bytes of a dense array in C order whose elements have ``size`` bytes."""
     strides = list[int]()

@@ -17,7 +17,7 @@ from tilewright.errors import UsageError, check_known
 from tilewright.layout.index.address_map import Axis, is_injective
 from tilewright.layout.index.index_map import IndexMap
 from tilewright.layout.index.steps import Pad, Split, Step, sizes_behind
-from tilewright.layout.index.types import TYPE_BITS, dtype_name, to_int, to_ints, type_bits
+from tilewright.layout.index.types import TYPE_BITS, dtype_name, round_up, to_int, to_ints, type_bits
 from tilewright.layout.kinds.tiled import TensorLayout, tiled
 from tilewright.targets import LaneMemory, target
 
@@ -135,11 +135,6 @@ class LaneLayout(IndexMap):
 
     def __repr__(self) -> str:
         return f"<{self}, strides {self.strides}>"
-
-
-def round_up(value: int, to: int) -> int:
-    """The least multiple of ``to`` from ``value`` up."""
-    return -(-value // to) * to
 
 
 def lane_bits(dtype: str) -> int:

@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import UsageError
-from tilewright.layout.kinds.lanes import LaneLayout, lane_memory, round_up
+from tilewright.layout.index.types import round_up
+from tilewright.layout.kinds.lanes import LaneLayout, lane_memory
 from tilewright.render import bytes_text, count_text
 from tilewright.render.drawing import Drawing, text_width
 from tilewright.targets import LaneMemory

@@ -149,11 +149,10 @@ class Mesh:
         return tuple(found) if rest == 1 else None
 
     def coordinates(self, device: int) -> dict[str, int]:
-        """A device's coordinate on every axis."""
-        found = {}
-        for name, size in zip(reversed(self.names), reversed(self.shape), strict=True):
-            device, found[name] = divmod(device, size)
-        return {name: found[name] for name in self.names}
+        """A device's coordinate on every axis. Raises :class:`UsageError` for one that the mesh does not have."""
+        if not 0 <= device < self.size:
+            raise UsageError(f"device {device} is outside the mesh, which has {self.size}", where=str(self))
+        return {name: int(at) for name, at in zip(self.names, np.unravel_index(device, self.shape), strict=True)}
 
     def groups(self, parts: Iterable[Part | str]) -> tuple[tuple[int, ...], ...]:
         """The devices that differ in nothing but the coordinates on these axes, group by group.
