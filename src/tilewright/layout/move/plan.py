@@ -57,7 +57,7 @@ def shells_of(box: Box, size: int, gaps: Array) -> Shells:
                 break
             if not len(gaps):
                 break
-            starts = _target_places(box, loops[k:]) + extent
+            starts = starts_of(box, loops[k:])[:, 1] + extent
             within = np.maximum(np.searchsorted(gaps[:, 0], starts, "right") - 1, 0)
             begin, end = gaps[within, 0], gaps[within, 0] + gaps[within, 1]
             if not ((begin <= starts) & (starts + loop.target - extent <= end)).all():  # not padding everywhere
@@ -153,9 +153,10 @@ def places_of(loops: Sequence[Loop], targets: Sequence[int]) -> Array:
     return places
 
 
-def _target_places(box: Box, loops: Sequence[Loop]) -> Array:
-    """int64[n]: where all steps of these loops of the box begin on the target's side."""
-    return (box.targets[:, None] + places_of(loops, [loop.target for loop in loops])[:, 1]).reshape(-1)
+def starts_of(box: Box, loops: Sequence[Loop]) -> Array:
+    """int64[n, 2]: (source, target) where all steps of these loops of the box begin, the box's own places slowest."""
+    own, steps = np.stack([box.sources, box.targets], axis=-1), places_of(loops, [loop.target for loop in loops])
+    return (own[:, None, :] + steps).reshape(-1, 2)
 
 
 def runs_of(loops: Sequence[Loop], size: int) -> tuple[Array, int]:
@@ -319,10 +320,7 @@ class _Builder:
 
     def _outer(self, box: Box, loops: Sequence[Loop], along_tiles: bool) -> Array:
         """Places of the entries: the box's own slowest, then the loops along the tiled side or the other."""
-        ordered = sorted(loops, key=lambda loop: self._near(loop)[:: 1 if along_tiles else -1])
-        steps = places_of(ordered, [loop.target for loop in ordered])
-        own = np.stack([box.sources, box.targets], axis=-1)
-        return (own[:, None, :] + steps[None, :, :]).reshape(-1, 2)
+        return starts_of(box, sorted(loops, key=lambda loop: self._near(loop)[:: 1 if along_tiles else -1]))
 
     def _direct(
         self,
@@ -474,7 +472,7 @@ def _padding(boxes: Sequence[Box], size: int, total: int) -> Array | None:
         count = len(box.targets) * math.prod(loop.count for loop in loops)
         if count > total // 512 + 64:
             return None
-        starts.append(_target_places(box, loops))
+        starts.append(starts_of(box, loops)[:, 1])
         lengths.append(np.full(count, extent))
     begin, length = np.concatenate(starts), np.concatenate(lengths)
     order = np.argsort(begin, kind="stable")

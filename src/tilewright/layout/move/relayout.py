@@ -19,7 +19,7 @@ from tilewright.layout.index.types import Array, is_traced, require_room
 from tilewright.layout.move import LINE
 from tilewright.layout.move.nest import Box, CommonDim, Loop, boxes_of, layout_terms
 from tilewright.layout.move.pack import buffer_spec, check_buffer, narrow, widen
-from tilewright.layout.move.plan import aligned_empty, relayout_boxes, relayout_plan, run_filled, zero_of
+from tilewright.layout.move.plan import aligned_empty, relayout_boxes, relayout_plan, run_filled, starts_of, zero_of
 from tilewright.render.tables import Column, glance, glance_table
 
 _MOST_RUNS = 1 << 24
@@ -48,16 +48,9 @@ def _listed(all_runs: Sequence[_Runs], layout: AddressMap) -> tuple[Array, Array
     """(source, target, elements) of every run."""
     if sum(len(runs.box.targets) * math.prod(loop.count for loop in runs.loops) for runs in all_runs) > _MOST_RUNS:
         raise _too_many(layout)
-    columns = []
-    for length, loops, box in all_runs:
-        sources, targets = box.sources, box.targets
-        for loop in loops:
-            steps = np.arange(loop.count, dtype=np.int64)
-            sources = (sources[:, None] + steps * loop.source).reshape(-1)
-            targets = (targets[:, None] + steps * loop.target).reshape(-1)
-        columns.append((sources, targets, np.full(len(sources), length)))
-    sources, targets, lengths = (np.concatenate(column) for column in zip(*columns, strict=True))
-    return sources, targets, lengths
+    starts = [starts_of(box, loops[::-1]) for _, loops, box in all_runs]
+    sources, targets = np.concatenate(starts).T
+    return sources, targets, np.repeat([runs.length for runs in all_runs], [len(each) for each in starts])
 
 
 def _too_many(layout: AddressMap) -> UnsupportedError:
