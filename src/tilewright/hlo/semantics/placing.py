@@ -61,8 +61,10 @@ class Placed:
     argument is at most that is brought in between calls (``between_calls_mb``).
     """
 
-    def __init__(self, context: Context, computation: Computation, captured: set[str], time: TimeConstants) -> None:
-        self.context, self.computation, self.captured = context, computation, captured
+    def __init__(
+        self, context: Context, machine: Target, time: TimeConstants, computation: Computation, captured: set[str]
+    ) -> None:
+        self.context, self.machine, self.computation, self.captured = context, machine, computation, captured
         fusions = Fusions(context, computation, self.captured, written=True)
         self.operations = [op for op in fusions.operations if op.opcode != "return"]
         self.in_softmax = {name: fusions.softmaxes[name] for name in fusions.in_softmax}  # sums -> exponentials
@@ -112,8 +114,8 @@ class Placed:
         largest = max(sized, key=lambda name: self.tiles[name].megabytes, default="")
         fits = largest and self.tiles[largest].megabytes <= time["between_calls_mb"]
         self.prefetched = largest if fits and computation.entry else ""  # the argument brought in between calls
-        machine = context.chip  # of two cores that are one device and have no memory in common
-        self.apart = time["cores"] > 1 and (machine is None or machine.memory("cmem") is None)
+        # two cores that are one device and have no memory in common
+        self.apart = time["cores"] > 1 and machine.memory("cmem") is None
         self.near = self._stay_near(kernels, time["near_result_mb"])
 
     def _stay_near(self, kernels: Sequence[Operation], room: float) -> set[str]:
@@ -126,10 +128,8 @@ class Placed:
             name: at for at, op in enumerate(kernels) for each in op.operands for name in (each, each.split("#")[0])
         }
         near, alive = set[str](), list[tuple[int, float]]()
-        machine = self.context.chip
-        vmem = machine.memory("vmem") if machine is not None else None
-        if self.prefetched and machine is not None and vmem is not None:
-            left = max(0.0, machine.near_bytes / MEGA - size[self.prefetched] - vmem.kernel_bytes / MEGA)
+        if self.prefetched and (vmem := self.machine.memory("vmem")):
+            left = max(0.0, self.machine.near_bytes / MEGA - size[self.prefetched] - vmem.kernel_bytes / MEGA)
             alive.append((last.get(self.prefetched, -1), max(0.0, room - left)))
             room -= alive[0][1]
         carried = [op.name for op in self.operations if op.opcode == "parameter"]

@@ -23,7 +23,6 @@ from tilewright.targets import TimeConstants
 
 WINDOW_TILES = 128
 """Tiles in a window of a long stream."""
-_MEASURED = DOTS | {"exponential", "transpose", "broadcast", "concatenate", "reduce", "reshape"}
 
 
 def price_alone(
@@ -54,11 +53,11 @@ def price_alone(
         kind = "batched_product" if op.integers("lhs_batch_dims") else "product"
         if kind in mechanisms and (kind == "product" or 1 not in sizes[1:3]):  # else a sum of the vector unit
             run = _product(c, mechanisms["kernel"], op, operands, result, sizes)
-            run = replace(run, flops={matrix_type(op): 2 * prod(sizes)}, depth=sizes[-1], lane="matrix")
+            run = replace(run, flops={matrix_type(op): 2 * prod(sizes)}, depth=sizes[-1])
     if run is None:
         return None
     moved = fsum(tiles.megabytes for tiles in (*operands, result)) - run.resident
-    return replace(run, section=kind, megabytes=moved, kind="alone" if name in _MEASURED else "")
+    return replace(run, section=kind, megabytes=moved, kind="" if name in ELEMENTWISE - {"exponential"} else "alone")
 
 
 # Kernels pass their arrays in windows. A small array is one: reading, computing and writing follow one another. Of

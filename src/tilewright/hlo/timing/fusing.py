@@ -30,9 +30,6 @@ from tilewright.hlo.timing.work import COMMON, HBM, NEAR, REGISTER, SORTS, Work,
 
 _WITH_BODIES = SORTS | COLLECTIVES | {"reduce", "reduce-window", "scatter", "select-and-scatter", "map"}
 """Operations whose kernel is known beside the computation that they call."""
-_NO_KERNEL = TAKES_NO_TIME | {"iota"}
-_ARGUMENTS = Operation("arguments", "stream", "")
-"""The row of weights that stream in beside the kernels, and of results that are read again and stream out."""
 _STREAMED_MB = 40.0
 """Arguments above this are not brought in early: the kernel streams them."""
 _GROUPED, _SUMMED = 0.75, 0.38
@@ -47,16 +44,13 @@ _MANY_ROWS, _TABLE_MB, _LARGE_TABLE_MB = 2048, 2.0, 24.0
 it has, of four bytes an element (90 modules of v6e and 7x)."""
 
 
-_IN_FLOAT32 = ELEMENTWISE | {"reduce"}
-"""Operations that a chip without arithmetic of bfloat16 does in float32."""
-
-
 def _is_wide(op: Operation) -> bool:
-    """Whether an operation is done in float32; of conversions only those from and to bfloat16 are no others."""
+    """Whether a chip without arithmetic of bfloat16 does an operation in float32; of conversions only those from and
+    to bfloat16 are no others."""
     kind = plain_opcode(op.opcode)
     if kind == "convert":
         return all(shape.startswith(("bf16[", "f32[")) for shape in (op.shape, *op.operand_shapes))
-    return kind in _IN_FLOAT32
+    return kind in ELEMENTWISE or kind == "reduce"
 
 
 class Fusing(Placed):
@@ -64,7 +58,7 @@ class Fusing(Placed):
 
     def __init__(self, chip: Chip, context: Context, computation: Computation, outer: Fusing | None = None) -> None:
         captured = outer.captured if outer else captured_names(context.program)
-        super().__init__(context, computation, captured, chip.kernel)
+        super().__init__(context, chip.machine, chip.kernel, computation, captured)
         self.chip = chip
         self.pallas: Kernels = outer.pallas if outer else Kernels(context, chip)
         self.wide = {op.name for op in self.operations if chip.machine.compiler_widens and _is_wide(op)}
@@ -99,8 +93,6 @@ class Fusing(Placed):
         seconds = {name for names in self.joined.values() for name in names}
         for op in self.operations:
             kind, often = plain_opcode(op.opcode), runs // trips if op.name in self.hoisted else runs
-            if self.computation.entry and op.name not in self.kernels and kind not in ("case", "if"):
-                continue
             scalar = op.name in self.tiles and not self.tiles[op.name].shape and kind in ELEMENTWISE
             if scalar and not self.computation.entry:  # a loop's counters and indices: a kernel each
                 behind = any(name in scalars for name in op.operands)
@@ -108,7 +100,7 @@ class Fusing(Placed):
                 us = self.chip.kernel["scalar_us" if behind else "launch_us"]
                 self._add(op, Run(us, "latency", kind="elementwise"), often)
                 continue
-            if op.name in seconds or kind in _NO_KERNEL or (scalar and op.name in self.results):
+            if op.name in seconds or kind in TAKES_NO_TIME or kind == "iota" or (scalar and op.name in self.results):
                 continue
             if kind in ("case", "if") and op.calls:
                 self._longest(op)
@@ -128,10 +120,11 @@ class Fusing(Placed):
                 self._skip(op, error.what)
         arriving, us = self.chip.stream_us(early), self.clock - begin
         hbm = arriving + self.chip.stream_us(streamed)
-        if early:
+        if early:  # weights that stream in beside the kernels, and results that are read again and stream out
             waits = max(0.0, hbm - us)
             run = Run(waits, "hbm" if waits else "latency", early, lane="dma", begun=begin, beside=arriving)
-            self.rows.append(timed(self.chip, _ARGUMENTS, run, start=self.clock, runs=runs))
+            op = Operation("arguments", "stream", "")
+            self.rows.append(timed(self.chip, op, run, start=self.clock, runs=runs))
         return max(us, hbm)
 
     def _add(self, op: Operation, run: Run, often: int) -> None:
@@ -216,14 +209,21 @@ class Fusing(Placed):
         return 2 * result.megabytes
 
     def _by_sparsecores(self, op: Operation, operands: Sequence[Tiles]) -> float:
-        """Microseconds of a gather that SparseCores do: of many rows of a large table, of more than bytes; else 0."""
-        if len(operands) < 2 or not self.chip.machine.compiler_sends_rows or not self.computation.entry:
+        """Microseconds of what SparseCores do; else 0: of a gather of many rows of a large table, of more than bytes;
+        of a scatter of single numbers, or of many rows."""
+        if len(operands) < 2:
             return 0.0
         table, result = operands[0], self.tiles[op.name]
         rows = gathered_rows(op, operands[1], result)
+        many = self.machine.compiler_sends_rows and rows >= _MANY_ROWS
+        if plain_opcode(op.opcode) == "scatter":
+            sent, given = many and "32[" in op.shape, operands[-1]
+            if not self.machine.sparse or not (sent or prod(given.shape) == rows):
+                return 0.0
+            return self.chip.sparse_us(0, 0, 2 * given.megabytes if sent else sum(t.megabytes for t in operands))
         bits = 8 * 1e6 * table.megabytes / max(1, table.elements)
         least = _TABLE_MB if bits >= 32 and result.elements <= table.elements else _LARGE_TABLE_MB
-        if rows < _MANY_ROWS or bits <= 8 or table.megabytes < least:
+        if not (many and self.computation.entry) or bits <= 8 or table.megabytes < least:
             return 0.0
         return self.chip.gathered_us(op, rows, result.megabytes)[0]
 
@@ -294,29 +294,22 @@ class Fusing(Placed):
                 continue
             operands, made = self.operand_tiles(member), self.tiles[name]
             operands *= 2 if of == "sort" and len(operands) == 1 else 1  # a stable one takes the places along
-            if of == "gather" and (us := self._by_sparsecores(member, operands)):
+            if of in ("gather", "scatter") and (us := self._by_sparsecores(member, operands)):
                 work.apart_us += us
                 continue
-            if of == "ragged-dot" and (blocks := GroupedBlocks.of(member, operands, made, self.chip.machine)):
+            if of == "ragged-dot" and (blocks := GroupedBlocks.of(member, operands, made, self.machine)):
                 share = _SUMMED if blocks.sums else _GROUPED
                 work.matrix_us += matrix_us(self.chip.kernel, member, *blocks.shape) / share
                 work.products[matrix_type(member)] += product_flops(member, operands, made)
                 work.again, work.steps = work.again + blocks.again, blocks.steps - 1
                 continue
-            if of == "scatter" and len(operands) > 1:  # single numbers, and rows, may go to SparseCores
-                count, machine = gathered_rows(member, operands[1], made), self.chip.machine
-                rows = machine.compiler_sends_rows and count >= _MANY_ROWS and "32[" in member.shape
-                if machine.sparse and (rows or prod(operands[-1].shape) == count):
-                    given = sum(tiles.megabytes for tiles in operands) if not rows else 2 * operands[-1].megabytes
-                    work.apart_us += self.chip.sparse_us(0, 0, given)
-                    continue
             if of == "reduce-window":
                 self._in_blocks(member, work)
             if of == "fft":
                 self._transform(member, work)
                 continue
             turned = of == "reshape" and len(self.kernels.get(name, ())) > 1  # by a copy, from the product's order
-            wide = self.chip.machine.compiler_widens
+            wide = self.machine.compiler_widens
             if not turned and (of != "convert" or name not in self.wide):
                 add_operation(work, self.chip.kernel, member, operands, made, share, name in self.of_vectors, wide)
             work.again += self.read_again(member, operands) if of in DOTS else 0.0
@@ -326,7 +319,7 @@ class Fusing(Placed):
                 work.moved[HBM] += operands[0].megabytes
                 work.rotations += share * operands[0].elements / REGISTER
             work.starts += kind != "reduce" == of
-        if self.chip.machine.compiler_widens:
+        if self.machine.compiler_widens:
             self._convert(work, {op.name, *self.joined.get(op.name, ())}, read | members, members)
         copies = {
             each.operands[0]: each.name

@@ -43,8 +43,8 @@ _OPS_CARRIED = 5
 """And of each step for an element of the sum that it carries on: scaled and added to, loaded and stored."""
 _SCORES = 1024
 """Rows and columns of scores in a step of such a kernel: as tuned kernels take, and as advice says."""
-_ONE_PASS = ("exp2", "divf", "log2", "sin", "cos", "log1p", "expm1", "reciprocal")
-_SPECIAL = {**TRANSCENDENTAL, **dict.fromkeys(_ONE_PASS, 1), "powf": TRANSCENDENTAL["power"]}
+_SPECIAL = dict.fromkeys(("exp2", "divf", "log2", "sin", "cos", "log1p", "expm1", "reciprocal"), 1)
+_SPECIAL |= TRANSCENDENTAL | {"powf": TRANSCENDENTAL["power"]}
 _OPS = dict.fromkeys(("truncf", "extf", "sitofp", "uitofp", "fptosi", "fptoui"), "convert_ops")
 _OPS |= dict.fromkeys(("multi_reduction", "reduction", "all_reduce"), "reduce_ops") | {"broadcast": "broadcast_ops"}
 _CROSSES = frozenset({"concatenate", "dynamic_gather", "rotate", "dynamic_rotate", "repeat"})
@@ -234,8 +234,7 @@ class Kernels:
         products: Counter[str] = Counter()
         for (batch, rows, columns, depth, kind), count in kernel.products.items():
             products[matrix_kind(kind)] += round(2 * batch * rows * columns * depth * count * share)
-        lane = "matrix" if products else "vector"
-        return Run(us, whole.bound, far, products, lane=lane, kind="pallas", notes="; ".join(notes))
+        return Run(us, whole.bound, far, products, kind="pallas", notes="; ".join(notes))
 
     def _passed(self, op: Operation, kernel: Kernel, arrays: Arrays) -> tuple[int, str]:
         """Trips of a loop whose length data decides. Of two kernels over the same arrays the one that takes more
@@ -287,9 +286,8 @@ class Kernels:
         moments = [Moment(steps, ((0, 1.0),), ((-1, far / steps, 0.0),))]
         cores = (round(self.chip.kernel["cores"]),)
         whole = pipeline(self.chip, Kernel("", grid=cores, semantics=("parallel",), parts=[part], moments=moments))
-        lane, note = "matrix" if flops else "vector", "kernel: from its cost estimate"
-        products = {"bf16": flops} if flops else {}
-        return Run(whole.us, whole.bound, far, products, lane=lane, kind="pallas", notes=note)
+        note = "kernel: from its cost estimate"
+        return Run(whole.us, whole.bound, far, +Counter(bf16=flops), kind="pallas", notes=note)
 
     def _gathered(self, op: Operation, arrays: Arrays) -> Run:
         """A kernel of the SparseCores: a row of its results for each of its indices, priced as gathers are."""
@@ -302,12 +300,6 @@ class Kernels:
         us, each = self.chip.sparse_us(rows, written / rows, written), count_text(rows)
         note = f"kernel: of the SparseCores, {each} rows gathered and written; what else it computes is not known"
         return Run(us, "sparsecore", 2 * written, lane="sparsecore", kind="pallas", notes=note)
-
-    def _timed(self, matrix: float, vector: float, far: float, flops: int, note: str) -> Run:
-        parts = {"matrix": matrix, "vector": vector, "hbm": self.chip.stream_us(far)}
-        us, bound = busy(parts, self.chip.kernel["launch_us"])
-        lane = "matrix" if flops else "vector"
-        return Run(us, bound, far, {"bf16": flops} if flops else {}, lane=lane, kind="pallas", notes=note)
 
     # Attention over pages.
 
@@ -333,14 +325,16 @@ class Kernels:
         for note in (f"{said} {how}", f"{held}, and has room for {count_text(room)} tokens"):
             self.notes += [] if note in self.notes else [note]
         rows, block = _cut(kernel, pages.depth)
-        cuts, name = {taken for _, taken in self._attention}, op.name.rpartition("/")[2]
-        behind = (read for other, taken in self._attention if taken == rows for read in other.operands)
+        attention = [(other, _cut(each, found.depth)[0]) for other, each, _, found in self._read if found]
+        cuts, name = {taken for _, taken in attention}, op.name.rpartition("/")[2]  # rows of queries at once
+        behind = (read for other, taken in attention if taken == rows for read in other.operands)
         if len(cuts) > 1:
             single, many = (single if rows == min(cuts) else 0), (many if rows == max(cuts) else 0)
         if not (single or many) or any(read.partition("#")[0] == name for read in behind):
             kind = "tokens one by one" if rows == max(cuts) else "many tokens at once"
             kind = kind if not (single or many) else "these: the next kernel does it"
-            return self._timed(0.0, 0.0, 0.0, 0, f"kernel: nothing to do in a step of {kind}")
+            note = f"kernel: nothing to do in a step of {kind}"
+            return Run(self.chip.kernel["launch_us"], "latency", kind="pallas", notes=note)
         each = (tokens - (single if len(cuts) > 1 or many else 0)) / max(1, many)
         blocks, streamed = 0.0, 0.0
         for sequences, queries in ((single, 1.0), (many, each)):
@@ -352,15 +346,11 @@ class Kernels:
         wanted = blocks * 4 * rows * block * pages.depth  # scores and values of each block
         share = wanted / kernel.flops if kernel.flops else 0.0
         whole = pipeline(self.chip, kernel)
-        matrix, vector = whole.us_of("matrix") * share, whole.us_of("vector", "lanes") * share
         far = min(streamed, pages.megabytes) + pages.others * tokens / pages.tokens
+        parts = {"matrix": whole.us_of("matrix") * share, "vector": whole.us_of("vector", "lanes") * share}
+        us, bound = busy({**parts, "hbm": self.chip.stream_us(far)}, self.chip.kernel["launch_us"])
         note = f"kernel: from its products and the pages it reads; {said} {how}"
-        return self._timed(matrix, vector, far, round(wanted), note)
-
-    @cached_property
-    def _attention(self) -> list[tuple[Operation, int]]:
-        """The program's kernels of attention over pages, and how many rows of queries each takes at once."""
-        return [(op, _cut(kernel, pages.depth)[0]) for op, kernel, _, pages in self._read if pages]
+        return Run(us, bound, far, +Counter(bf16=round(wanted)), kind="pallas", notes=note)
 
     @cached_property
     def _read(self) -> list[tuple[Operation, Kernel, set[tuple[int, ...]], _Pages | None]]:

@@ -23,8 +23,6 @@ from tilewright.hlo.timing.step import TimeRow
 from tilewright.hlo.timing.work import HBM, SORTS, Work
 from tilewright.render import bytes_text
 
-NOT_MEASURED = "not measured there"
-"""What a row says whose type, size or bound no measurement of the chip has seen."""
 NOT_HIDDEN = 0.2
 """Share of the second busiest unit's time that is not hidden behind the busiest (seen in fused kernels)."""
 _AT_PEAK = {
@@ -54,7 +52,7 @@ class Run:
     flops: Mapping[str, int] = field(default_factory=dict)  # type on the matrix unit -> multiplications and additions
     resident: float = 0.0  # megabytes of arguments that an earlier step may have left in vector memory
     depth: int = 0  # of one product: how many products each sum has; 0 where that says nothing
-    lane: str = "vector"  # where it runs
+    lane: str = ""  # where it runs; "": on the matrix unit if it has flops there, else on the vector unit
     notes: str = ""  # what to know of its time beside that
     kind: str = ""  # of kernel: product, reduction ...; ``alone`` in a program; "" of what nobody has timed
     section: str = "kernel"  # of the chip's constants
@@ -111,16 +109,17 @@ def timed(chip: Chip, op: Operation, run: Run, source: str = "", start: float = 
     elif seconds < least[slowest]:
         seconds, bound = least[slowest], slowest
         notes.append(_AT_PEAK[slowest])
+    lane = run.lane or ("matrix" if run.flops else "vector")
     kind = "transfer" if run.lane == "dma" else f"{run.kind} {type_of(op, run)}".strip() if run.kind else ""
     claim = Claim() if notes else chip.claim(kind, bound, 1e6 * (beside or seconds / runs))
     if run.kind == "alone" and not notes:  # raised to a peak, it is under another law than what was measured
         sizes = {"megabytes": run.megabytes + run.resident, "flops": float(flops / runs), "depth": float(run.depth)}
         claim = chip.claim_alone(run.section, types_of(op), bound, sizes)
-    notes += [run.notes] if run.notes else [NOT_MEASURED] if claim.place != "this chip" else []
+    notes += [run.notes] if run.notes else ["not measured there"] if claim.place != "this chip" else []
     if resident:
         notes.append(f"{bytes_text(round(resident * MEGA))} of its arguments may lie in vector memory already")
     return TimeRow(
-        *(op.name, op.opcode, seconds, bound, far, flops, source, start / 1e6, run.lane),
+        *(op.name, op.opcode, seconds, bound, far, flops, source, start / 1e6, lane),
         calibrated=claim.place == "this chip",
         error=claim.error,
         runs=runs,

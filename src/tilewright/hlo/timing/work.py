@@ -140,17 +140,13 @@ class Work:
         return start + hbm_us * FIRST_WINDOW / windows + self.steps * constants["step_us"]
 
 
-_THIN = 8
-"""Elements: as many sublanes as a register has."""
-
-
 def _gets_thin(operand: Tiles, result: Tiles) -> bool:
     """Whether a reshape makes, or ends, lanes or sublanes of a few elements, such as pairs: no view of the registers.
 
     Wherever they are taken apart in the fusion, each register of the denser side is turned once at least.
     """
-    ends = [tiles.shape[-2:] for tiles in (operand, result)]
-    return ends[0] != ends[1] and any(1 < size < _THIN for size in (*ends[0], *ends[1]))
+    ends = [tiles.shape[-2:] for tiles in (operand, result)]  # a register has 8 sublanes
+    return ends[0] != ends[1] and any(1 < size < 8 for size in (*ends[0], *ends[1]))
 
 
 def _add_sort(work: Work, arrays: Sequence[Tiles], dim: int, each: float) -> None:
