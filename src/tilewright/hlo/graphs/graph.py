@@ -99,7 +99,7 @@ class Node:
     def __init__(self, name: str, operands: Iterable[Value], attributes: dict[str, Any] | None = None) -> None:
         self.name = name
         self.operands: list[Value] = list(operands)
-        self.attributes = attributes or {}
+        self.attributes = {} if attributes is None else attributes
         self.results: list[Value] = []
         self.blocks: list[Block] = []
         self.block: Block | None = None

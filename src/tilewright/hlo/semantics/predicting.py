@@ -8,14 +8,14 @@ have a number behind the name.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.graphs.graph import Block, Node, Value, in_order
-from tilewright.hlo.graphs.mlir import read_functions
+from tilewright.hlo.graphs.mlir import Reader, read_functions
 from tilewright.hlo.inlining import as_choice
 from tilewright.hlo.ir import ir, parse_module
 from tilewright.hlo.opcodes import ELEMENTWISE, PRODUCTS
@@ -62,9 +62,7 @@ def in_normal_form(program: Program) -> Normalised:
     ['parameter', 'return']
     """
     try:
-        read = read_functions(parse_module(program.text))
-        tag(read, program)
-        bodies, inlined = with_calls_in_place(read, once=True)
+        bodies, inlined = with_calls_in_place(functions_of(program), once=True)
         if not normal_form(bodies) and not inlined:
             return Normalised(program)
         return _Written(program).normalised(bodies)
@@ -83,19 +81,67 @@ class Origin(NamedTuple):
 _NOTHING = (Origin(Operation("", "", ""), ""),)
 
 
-def tag(bodies: Sequence[Block], program: Program) -> None:
-    """Note in each operation of a program's functions what it was (``Node.origins``).
+def functions_of(program: Program) -> list[Block]:
+    """The program's functions, each of their operations with what it was (``Node.origins``).
 
-    A block's operations and the text's stand in one order; where they do not, the rest stays untagged.
+    Where the text has others than the program, nobody knows what they were.
     """
-    open_ = [(body, body.name, body.name) for body in bodies]
-    for block, computation, function in open_:
-        written = program.by_name[computation].operations if computation in program.by_name else ()
-        for node, op in zip(block.operations, (op for op in written if op.opcode != "parameter")):
-            if node.name != op.opcode and node.name.rpartition(".")[2] != op.opcode.rpartition(".")[2]:
-                break
-            node.origins = (Origin(op, function, computation),)
-            open_ += [(body, called, function) for body, called in zip(node.blocks, op.calls)] if node.blocks else ()
+    module = parse_module(program.text)
+    try:
+        return _Reader(program).functions(module)
+    except LookupError:
+        return read_functions(module)
+
+
+class _Reader(Reader):
+    """Reads a program's module beside the program, whose names say which values an operation takes.
+
+    MLIR is asked once for operations that share their attributes: their lines differ in nothing but names. Raises
+    LookupError where module and program are not of one text.
+    """
+
+    def __init__(self, program: Program) -> None:
+        super().__init__()
+        self.program, self.named = program, dict[str, Value]()
+        self.alike: dict[tuple[object, ...], Node] = {}
+        self.place = "", ""  # the function and the computation that are read
+        self.written, self.bodies = iter(tuple[Operation]()), iter(tuple[str]())  # that are still to be read in these
+
+    def fill(self, block: Block) -> None:
+        around = self.place, self.written, self.bodies
+        name = block.name or next(self.bodies, "")
+        self.place, operations = (block.name or self.place[0], name), self.program.by_name[name].operations
+        parameters = [op.name for op in operations if op.opcode == "parameter"]
+        self.named.update(zip(parameters, block.arguments))
+        self.written = iter([op for op in operations if op.opcode != "parameter"])
+        super().fill(block)
+        if len(parameters) != len(block.arguments) or next(self.written, None) is not None:
+            raise LookupError(name)
+        self.place, self.written, self.bodies = around
+
+    def operation(self, handle: Any, operands: Iterable[Value] | None = None) -> Node:
+        written = next(self.written, _NOTHING[0].op)
+        said = id(written.attributes), written.opcode, written.shape, written.operand_shapes
+        named, first = self.named, self.alike.get(said)
+        operands = [named.get(name) or self._asked(handle, k) for k, name in enumerate(written.operands)]
+        if first is not None:
+            op = self.another(first, handle, operands)
+        else:
+            self.bodies = iter(written.calls)
+            op = super().operation(handle, operands)
+            if op.name.rpartition(".")[2] != written.opcode.rpartition(".")[2]:
+                raise LookupError(written.name)
+            known = op.name != "constant" or op.attributes["literal"].element is not None
+            if known and not op.blocks and len(op.results) < 2:
+                self.alike[said] = op
+        op.origins = (Origin(written, *self.place),)
+        if len(op.results) == 1:
+            named[written.name] = op.result
+        return op
+
+    def _asked(self, handle: Any, number: int) -> Value:
+        """An operand that is no operation's only result."""
+        return self.values[handle.operands[number]]
 
 
 class _Written:
