@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import chain
 from typing import Any, NamedTuple
 
 from tilewright.hlo.cost import plain_opcode
@@ -150,9 +151,10 @@ class _Written:
     def __init__(self, old: Program) -> None:
         self.old = old
         self.blocks: list[tuple[Block, str, list[Operation]]] = []  # its name and old parameters
-        self.wanted: list[tuple[Node | Value, str, int, str, str | None]] = []  # function, line, name; what it was
+        # results and their function, line, name and what they were: of those that still are it, and of the others
+        self.wanted: tuple[list[_Wanted], list[_Wanted]] = [], []
         self.calls: dict[Node, tuple[str, ...]] = {}
-        self.names: dict[Node | Value, str] = {}
+        self.names: dict[Value, str] = {}
         self.taken: set[tuple[str | int, str]] = set()  # names of a function ("": of computations), and of a line
         self.copies: dict[tuple[str, str], int] = {}
         self.came_from: dict[Key, Key] = {}
@@ -162,12 +164,14 @@ class _Written:
         functions = {body.name for body in bodies}
         for body in bodies:
             self._place(body, body.name, body.name, body.name)
-        for still in (True, False):  # what is still the same operation has the first right to the name
-            for node, function, line, name, was in self.wanted:
-                if (was is not None) is still:
-                    self.names[node] = self._free(function, line, name)
-                    if was:
-                        self.came_from[line, self.names[node]] = line, was
+        for results, function, line, name, was in chain(*self.wanted):  # what is still the same has the first right
+            found = self._free(function, line, name)
+            if len(results) == 1:
+                self.names[results[0]] = found
+            else:
+                self.names.update((value, f"{found}#{value.index}") for value in results)
+            if was:
+                self.came_from[line, found] = line, was
         computations = tuple(
             Computation(name, tuple(self._operations(block, parameters, functions)), name == self.old.entry.name)
             for block, name, parameters in self.blocks
@@ -180,17 +184,17 @@ class _Written:
         parameters = [op for op in known if op.opcode == "parameter"]
         parameters += [Operation(f"%arg{k}", "parameter", "") for k in range(len(parameters), len(block.arguments))]
         self.blocks.append((block, name, parameters))
-        self.wanted += [(value, function, 0, one.name, "") for value, one in zip(block.arguments, parameters)]
+        self.wanted[0].extend(([value], function, 0, one.name, "") for value, one in zip(block.arguments, parameters))
         if block.changed:
             *inner, last = block.operations
             block.operations = [*in_order(inner), last]
         for op in (op for op in block.operations if op.results):
             was, of, _ = _known(op)[0]
             if not was.name or (op.handle is None and op.name == "constant"):
-                self.wanted.append((op, function, 0, f"%{op.name}", None))
+                self.wanted[1].append((op.results, function, 0, f"%{op.name}", ""))
             else:
-                wanted = was.name if of == function else f"{of}/{was.name}"
-                self.wanted.append((op, function, was.line, wanted, was.name if was.opcode == _opcode(op) else None))
+                wanted, still = was.name if of == function else f"{of}/{was.name}", was.opcode == _opcode(op)
+                self.wanted[not still].append((op.results, function, was.line, wanted, was.name if still else ""))
         for op in (op for op in block.operations if op.blocks):
             theirs = _known(op)[0].op.calls
             if len(theirs) != len(op.blocks):
@@ -223,26 +227,18 @@ class _Written:
             if opcode == "call":
                 callee = ir.FlatSymbolRefAttr(op.handle.attributes["callee"]).value
                 calls = (callee,) if callee in functions else ()
-            attributes = before.attributes if before.opcode else attributes_of(opcode, str(op.handle))
-            yield Operation(
-                self.names.get(op, ""),
-                opcode,
-                _shape(op.results[0]) if len(op.results) == 1 else xla_tuple(tuple(map(_shape, op.results))),
-                tuple([self._operand(value) for value in op.operands]),
-                tuple([_shape(value) for value in op.operands]),
-                attributes if op.handle is not None else _attributes(op),
-                before.op_name,
-                before.source or next((each.op.source for each in known if each.op.source), None),
-                calls,
-                before.line,
-                root=opcode == "return",
-            )
+            name = self.names[op.results[0]].partition("#")[0] if op.results else ""
+            shape = _shape(op.results[0]) if len(op.results) == 1 else xla_tuple(tuple(map(_shape, op.results)))
+            operands, shapes = tuple([self.names[v] for v in op.operands]), tuple([_shape(v) for v in op.operands])
+            source = before.source or next((each.op.source for each in known if each.op.source), None)
+            attributes = _attributes(op) if op.handle is None else before.attributes
+            if op.handle is not None and not before.opcode:
+                attributes = attributes_of(opcode, str(op.handle))
+            said = name, opcode, shape, operands, shapes, attributes, before.op_name, source, calls, before.line
+            yield Operation(*said, root=opcode == "return")
 
-    def _operand(self, value: Value) -> str:
-        op = value.operation
-        if op is None:
-            return self.names[value]
-        return self.names[op] if len(op.results) == 1 else f"{self.names[op]}#{value.index}"
+
+_Wanted = tuple[Sequence[Value], str, int, str, str]
 
 
 def _known(op: Node) -> tuple[Origin, ...]:
