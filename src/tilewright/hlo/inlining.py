@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from math import prod
 
 from tilewright.hlo.cost import plain_opcode
@@ -113,9 +114,10 @@ def simplified(program: Program, computation: Computation, captured: Collection[
 _RESTATED = DOTS | {"custom-call", "scatter"}
 
 
-def dims_of(shape: str) -> list[int]:
+@lru_cache(maxsize=16384)
+def dims_of(shape: str) -> tuple[int, ...]:
     """The dims of an array's shape that are numbers."""
-    return [int(size) for size in re.findall(r"\d+", shape.partition("]")[0].partition("[")[2])]
+    return tuple(map(int, re.findall(r"\d+", shape.partition("]")[0].partition("[")[2])))
 
 
 def _marked(op: Operation) -> Operation:

@@ -159,8 +159,9 @@ class _Expanding:
             elif self.first is not None and key in self.first:
                 values, block.changed = [self.first[key]], True
             else:
-                node = block.append(op if of is None else self._copy(op, operands, of, calls))
+                node = op if of is None else block.append(self._copy(op, operands, of, calls))
                 node.position = self.position
+                block.operations += [op] if of is None else []
                 for body, inner in zip(op.blocks, node.blocks):
                     self.put(body, inner, of, calls)
                 if self.first is not None and key is not None:

@@ -60,7 +60,8 @@ def estimate(program: Program, target: Target | str, assume: Mapping[str, float]
     """
     machine = find_target(target) if isinstance(target, str) else target
     chip, program = chip_of(machine), of_one_device(program)
-    step = None if _only_operation(program) is not None else predict(program, machine, assume).step
+    alone = _only_operation(program) is not None
+    step = None if alone else _predict(program, machine, tuple((assume or {}).items())).step
     return step or estimate_placed(Context(program, machine, assume=assume), chip)
 
 
@@ -93,7 +94,7 @@ def estimate_placed(context: Context, chip: Chip) -> StepTime:
         notes.append(f"loops whose length data decides run {trips} times, as stated: {loops}")
     if rest := rest_of_transfers(chip, rows, seconds):
         rows, seconds = [*rows, rest], seconds + rest.seconds
-    named = {op.name: op.op_name or op.name for op in program.entry.operations}
+    named = {op.name: op.op_name or op.name for op in program.entry.operations if op.name in brought}
     step = StepTime(
         *(program.name, chip.machine.name, seconds, chip.kernel["call_us"] / 1e6, tuple(rows), predicted),
         matrix_peak=chip.matrix_peaks.get("bf16", 0.0),
@@ -166,8 +167,10 @@ def _predict(program: Program, machine: Target | None, assume: tuple[tuple[str, 
 
 def _times(step: StepTime, program: Program) -> _Times:
     """The times of a step's rows, by their operations; what a transfer takes is the wait for its end."""
-    begun = {op.name: op.line for _, op in program.operations() if op.opcode.endswith("-start")}
-    ends = {op.line: op.operands[0] for _, op in program.operations() if op.opcode.endswith("-done") and op.operands}
+    begun, ends = dict[str, int](), dict[int, str]()
+    for op in (op for _, op in program.operations() if op.opcode.endswith(("-start", "-done"))):
+        begun |= {op.name: op.line} if op.opcode.endswith("-start") else {}
+        ends |= {op.line: op.operands[0]} if op.opcode.endswith("-done") and op.operands else {}
     times: _Times = {}
     for row in step.rows:
         if row.unpriced:
