@@ -17,7 +17,7 @@ import gc
 import heapq
 import re
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from graphlib import TopologicalSorter

@@ -156,15 +156,15 @@ class _Expanding:
                 given = dict(zip(body.arguments, operands))
                 self.put(body, block, given, op.origins)
                 values = [given[value] for value in body.operations[-1].operands]
-            elif self.first is not None and key in self.first:
-                values, block.changed = [self.first[key]], True
+            elif self.first is not None and key is not None and (known := self.first.get(key)) is not None:
+                values, block.changed = [known], True
             else:
                 node = op if of is None else block.append(self._copy(op, operands, of, calls))
                 node.position = self.position
                 block.operations += [op] if of is None else []
                 for body, inner in zip(op.blocks, node.blocks):
                     self.put(body, inner, of, calls)
-                if self.first is not None and key is not None:
+                if key is not None:
                     self.first[key] = node.result
                 continue
             self.count += 1
