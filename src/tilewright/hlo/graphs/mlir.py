@@ -393,11 +393,11 @@ class Reader:
         for view in block.handle.operations:
             block.append(self.operation(view.operation))
 
-    def another(self, first: Node, handle: Any, operands: Iterable[Value]) -> Node:
-        """An operation of other operands that says what the ``first`` says; its results have the first's handles."""
+    @staticmethod
+    def another(first: Node, operands: Iterable[Value]) -> Node:
+        """An operation of other operands that says what the ``first`` says, and shares its handles."""
         op = Node(first.name, operands, first.attributes)
-        op.handle, op.position, op.plain, op.said = handle, self.position, first.plain, first.said or first.key
-        self.position += 1
+        op.handle, op.plain, op.said = first.handle, first.plain, first.said or first.key
         for result in first.results:
             op.add_result(result.shape, result.dtype).handle = result.handle
         return op

@@ -98,7 +98,7 @@ class CommonSubexpressions(Rewrite):
     def apply(self, block: Block) -> int:
         """One pass; operands are merged before their users, so one is enough.
 
-        Of two that are equal now, and were not when this was done last, one was edited since: its operands are looked at.
+        Of two that are equal now, and were not when this was done last, one was edited since.
         """
         if block.merged == block.edits:
             return 0

@@ -7,23 +7,28 @@ have a number behind the name.
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from graphlib import CycleError, TopologicalSorter
 from itertools import chain
 from typing import Any, NamedTuple
 
 from tilewright.hlo.cost import plain_opcode
-from tilewright.hlo.graphs.graph import Block, Node, Value, in_order
+from tilewright.hlo.graphs.graph import Block, Node, Value, in_order, operations_in
 from tilewright.hlo.graphs.mlir import Reader, read_functions
-from tilewright.hlo.inlining import as_choice
+from tilewright.hlo.inlining import DEEPEST, as_choice
 from tilewright.hlo.ir import ir, parse_module
 from tilewright.hlo.opcodes import ELEMENTWISE, PRODUCTS
 from tilewright.hlo.program import Computation, Operation, Program
 from tilewright.hlo.reading.mlir_reader import attributes_of, region_kind, xla_shape, xla_tuple
-from tilewright.hlo.rewrites.inline import with_calls_in_place
+from tilewright.hlo.rewrites.cleanup import merging_key
+from tilewright.hlo.rewrites.inline import Inline, inlinable
 from tilewright.hlo.rewrites.pipeline import NEWEST, normal_form
+from tilewright.hlo.rewriting.maker import PURE
 
 Key = tuple[int, str]
 """(line of the text, name) of an operation."""
@@ -63,7 +68,7 @@ def in_normal_form(program: Program) -> Normalised:
     ['parameter', 'return']
     """
     try:
-        bodies, inlined = with_calls_in_place(functions_of(program), once=True)
+        bodies, inlined = functions_of(program, once=True)
         if not normal_form(bodies) and not inlined:
             return Normalised(program)
         return _Written(program).normalised(bodies)
@@ -82,16 +87,18 @@ class Origin(NamedTuple):
 _NOTHING = (Origin(Operation("", "", ""), ""),)
 
 
-def functions_of(program: Program) -> list[Block]:
-    """The program's functions, each of their operations with what it was (``Node.origins``).
+def functions_of(program: Program, once: bool = False) -> tuple[list[Block], int]:
+    """The program's functions, calls in place as :class:`Inline` leaves them, and how many operations went.
 
-    Where the text has others than the program, nobody knows what they were.
+    Each operation knows what it was (``Node.origins``); where the text has others than the program, none does.
+    ``once``: what an operation before it has computed is not put there again (:class:`CommonSubexpressions`).
     """
-    module = parse_module(program.text)
+    module, reader = parse_module(program.text), _Reader(program, once)
     try:
-        return _Reader(program).functions(module)
+        return reader.functions(module), reader.gone
     except LookupError:
-        return read_functions(module)
+        gone = Inline().apply_module(module)
+        return read_functions(module), gone
 
 
 class _Reader(Reader):
@@ -101,48 +108,97 @@ class _Reader(Reader):
     LookupError where module and program are not of one text.
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, once: bool) -> None:
         super().__init__()
-        self.program, self.named = program, dict[str, Value]()
+        self.program, self.once, self.called, self.gone = program, once, False, 0
+        self.private: dict[str, Any] = {}  # functions that are put in place of their calls, and their bodies
         self.alike: dict[tuple[object, ...], Node] = {}
-        self.place = "", ""  # the function and the computation that are read
-        self.written, self.bodies = iter(tuple[Operation]()), iter(tuple[str]())  # that are still to be read in these
+        self.named = dict[str, Value]()  # values of the function that is read
+        self.place, self.calls = ("", ""), tuple[Origin, ...]()  # it, the computation in it, the calls that led there
+        self.first: dict[Hashable, Value] | None = None  # what was computed, where it is not to be computed again
+        self.bodies = iter(tuple[str]())  # of the operation that is read
+
+    def functions(self, module: Any) -> list[Block]:
+        found = [view.operation for view in module.body.operations if view.operation.name == "func.func"]
+        calls = {each.name: {name for op in each.operations for name in op.calls} for each in self.program.computations}
+        with suppress(CycleError):
+            TopologicalSorter(calls).prepare()
+            private = (function for function in found if inlinable(function))
+            self.private = {ir.StringAttr(f.attributes["sym_name"]).value: f.regions[0].blocks[0] for f in private}
+        bodies = {body.name: body for body in super().functions(module)}
+        named, open_ = set[str](), bodies.keys() - (self.private.keys() if self.called else set())
+        while open_:
+            named |= open_
+            used = (op.handle for name in open_ for op in operations_in(bodies[name]) if op.name not in PURE)
+            words = {word for op in used for key in op.attributes for word in _SYMBOL.findall(str(op.attributes[key]))}
+            open_ = words & bodies.keys() - named
+        return [body for name, body in bodies.items() if name in named]
 
     def fill(self, block: Block) -> None:
-        around = self.place, self.written, self.bodies
-        name = block.name or next(self.bodies, "")
-        self.place, operations = (block.name or self.place[0], name), self.program.by_name[name].operations
-        parameters = [op.name for op in operations if op.opcode == "parameter"]
-        self.named.update(zip(parameters, block.arguments))
-        self.written = iter([op for op in operations if op.opcode != "parameter"])
-        super().fill(block)
-        if len(parameters) != len(block.arguments) or next(self.written, None) is not None:
-            raise LookupError(name)
-        self.place, self.written, self.bodies = around
+        around, name = (self.place, self.first, self.bodies), block.name or next(self.bodies, "")
+        merges = self.once and block.owner is None and name not in self.private
+        self.place, self.first = (block.name or self.place[0], name), {} if merges else None
+        self._put(block, block.handle, block.arguments)
+        block.merged = block.edits if merges else -1
+        self.place, self.first, self.bodies = around
 
-    def operation(self, handle: Any, operands: Iterable[Value] | None = None) -> Node:
-        written = next(self.written, _NOTHING[0].op)
-        said = id(written.attributes), written.opcode, written.shape, written.operand_shapes
-        named, first = self.named, self.alike.get(said)
-        operands = [named.get(name) or self._asked(handle, k) for k, name in enumerate(written.operands)]
-        if first is not None:
-            op = self.another(first, handle, operands)
-        else:
-            self.bodies = iter(written.calls)
-            op = super().operation(handle, operands)
-            if op.name.rpartition(".")[2] != written.opcode.rpartition(".")[2]:
-                raise LookupError(written.name)
-            known = op.name != "constant" or op.attributes["literal"].element is not None
-            if known and not op.blocks and len(op.results) < 2:
-                self.alike[said] = op
-        op.origins = (Origin(written, *self.place),)
-        if len(op.results) == 1:
-            named[written.name] = op.result
-        return op
+    def _put(self, block: Block, handle: Any, given: Sequence[Value]) -> list[Value]:
+        """Read a body of these arguments to the end of a block; what it returns, where it is another's."""
+        known = self.program.by_name[self.place[1]].operations
+        parameters, operations = ([op for op in known if (op.opcode == "parameter") is kind] for kind in (True, False))
+        if (len(parameters), len(operations)) != (len(given), len(handle.operations)):
+            raise LookupError(self.place[1])
+        named, first_of, alike, origin = self.named, self.first, self.alike, self.place
+        named.update((op.name, value) for op, value in zip(parameters, given))
+        self.values.update(zip(handle.arguments, given))
+        for op, view in zip(operations, handle.operations):
+            said, node = (id(op.attributes), op.opcode, op.shape, op.operand_shapes), None
+            operands = [
+                named.get(name) or self.values[view.operation.operands[k]] for k, name in enumerate(op.operands)
+            ]
+            if op.opcode == "return" and handle != block.handle:
+                return operands
+            if (first := alike.get(said)) is None:
+                first = node = self._new(op, view.operation, operands, said)
+            self.position += 1
+            key = merging_key(first, operands) if first_of is not None and block.owner is None else None
+            callee = op.calls[0] if op.opcode == "call" and op.calls and first.plain else ""
+            if callee in self.private and self.position <= Inline.limit and len(self.calls) < DEEPEST:
+                around = self.place, self.calls, self.named
+                self.called, self.place, self.named = True, (callee, callee), {}
+                self.calls = (Origin(op, *origin), *self.calls)
+                results = self._put(block, self.private[callee], operands)
+                self.place, self.calls, self.named = around
+            elif key is not None and first_of is not None and key in first_of:
+                results, block.changed = [first_of[key]], True
+            else:
+                node = block.append(node or self.another(first, operands))
+                node.position, node.origins = self.position, (Origin(op, *origin), *self.calls)
+                if len(results := node.results) == 1:
+                    named[op.name] = results[0]
+                if key is not None and first_of is not None:
+                    first_of[key] = results[0]
+                continue
+            self.gone += 1
+            named |= {op.name: results[0]} if len(results) == 1 else {}
+            self.values.update(zip(view.operation.results, results) if len(results) > 1 else ())
+            if node is not None:
+                node.drop()
+        return []
 
-    def _asked(self, handle: Any, number: int) -> Value:
-        """An operand that is no operation's only result."""
-        return self.values[handle.operands[number]]
+    def _new(self, op: Operation, handle: Any, operands: list[Value], said: tuple[object, ...]) -> Node:
+        """An operation that is the first to say what it says."""
+        self.bodies = iter(op.calls)
+        node = self.operation(handle, operands)
+        if node.name.rpartition(".")[2] != op.opcode.rpartition(".")[2]:
+            raise LookupError(op.name)
+        known = node.name != "constant" or node.attributes["literal"].element is not None
+        if known and not node.blocks and len(node.results) < 2:
+            self.alike[said] = node
+        return node
+
+
+_SYMBOL = re.compile(r'@"?([\w$.\-]+)')
 
 
 class _Written:
