@@ -98,14 +98,14 @@ class LocalRewrite(Rewrite):
         """One sweep in order, new operations taking the place of the one they replace."""
         make, takes, old = Maker(block), self.takes if block.owner is None else (), block.operations
         places = block.places(self.roots) if self.roots else range(len(old))
-        places = [k for k in places if old[k].edited > block.seen] if self.near else places
         makers = [old[k] for k in block.places(takes)] if places else []
         taking = {user for maker in makers for value in maker.results for user in value.users}
         block.operations = []
+        seen = block.seen if self.near else -1
         new, done, count = list[Node](), 0, 0  # what stands for the first ``done`` operations
         for k in places if taking or not takes else ():
             op = old[k]
-            if takes and op not in taking:
+            if (takes and op not in taking) or op.edited <= seen:
                 continue
             make.like = op
             values = self.rewrite_all(op, make)
