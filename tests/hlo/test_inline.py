@@ -10,8 +10,10 @@ from tests.hlo.stablehlo_values import rewritten
 from tilewright.hlo.graphs.graph import walk
 from tilewright.hlo.graphs.mlir import read_functions
 from tilewright.hlo.ir import parse_module
+from tilewright.hlo.reading.mlir_reader import read_stablehlo
 from tilewright.hlo.rewrites.cleanup import CommonSubexpressions
-from tilewright.hlo.rewrites.inline import Inline, with_calls_in_place
+from tilewright.hlo.rewrites.inline import Inline
+from tilewright.hlo.semantics.predicting import functions_of
 
 KIND = "tensor<3xf32>"
 
@@ -76,7 +78,7 @@ def both_ways(text):
     """What a text's functions are made of with calls put in place in MLIR, and in the graph."""
     module = parse_module(text)
     Inline().apply_module(module)
-    graph, _ = with_calls_in_place(read_functions(parse_module(text)))
+    graph, _ = functions_of(read_stablehlo(text))
     return [described(read_functions(module)), described(graph)]
 
 
@@ -128,8 +130,8 @@ def test_the_graph_puts_calls_in_place_as_mlir_does(text):
 
 def test_what_was_computed_is_not_put_there_again():
     text = called(TWICE, "outer", body=LOOP).removesuffix("}") + INNER + "\n}"
-    [merged], _ = with_calls_in_place(read_functions(parse_module(text)), once=True)
-    [whole], _ = with_calls_in_place(read_functions(parse_module(text)))
+    [merged], _ = functions_of(read_stablehlo(text), once=True)
+    [whole], _ = functions_of(read_stablehlo(text))
     assert len(merged.operations) == len(whole.operations) - 1  # the second constant of the two
     assert CommonSubexpressions().apply(whole) == 1
     assert described([merged]) == described([whole])

@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from math import prod
 
 from tilewright.hlo.cost import plain_opcode
@@ -113,9 +114,10 @@ def simplified(program: Program, computation: Computation, captured: Collection[
 _RESTATED = DOTS | {"custom-call", "scatter"}
 
 
-def dims_of(shape: str) -> list[int]:
+@lru_cache(maxsize=16384)
+def dims_of(shape: str) -> tuple[int, ...]:
     """The dims of an array's shape that are numbers."""
-    return [int(size) for size in re.findall(r"\d+", shape.partition("]")[0].partition("[")[2])]
+    return tuple(map(int, re.findall(r"\d+", shape.partition("]")[0].partition("[")[2])))
 
 
 def _marked(op: Operation) -> Operation:
@@ -192,6 +194,7 @@ def _renamed(operations: Sequence[Operation], same: Callable[[Operation], str]) 
 def _once(operations: Sequence[Operation], program: Program) -> list[Operation]:
     """The operations without those that compute what another has computed."""
     known: dict[tuple[object, ...], str] = {}
+    known_attributes: dict[int, tuple[object, ...]] = {}  # operations share them
     written = {op.name: op.operands[0] for op in operations if op.opcode in _UPDATES and op.operands}
 
     def same(op: Operation) -> str:
@@ -206,7 +209,8 @@ def _once(operations: Sequence[Operation], program: Program) -> list[Operation]:
         told = op.operands or "literal" in op.attributes  # which constant it is, and along which dim it counts
         if not merges or kind not in INSIDE or not told:
             return ""
-        said: tuple[object, ...] = tuple(sorted(op.attributes.items())) if op.attributes else ()
+        if (said := known_attributes.get(id(op.attributes))) is None:
+            said = known_attributes[id(op.attributes)] = tuple(sorted(op.attributes.items()))
         if op.calls:
             said += tuple([inner.opcode for callee in op.calls for inner in program.by_name[callee].operations])
         first = known.setdefault((kind, op.shape, op.operands, said), op.name)
@@ -221,7 +225,7 @@ def _without_barriers(operations: Sequence[Operation]) -> list[Operation]:
     def same(op: Operation) -> str:
         return op.operands[0] if op.opcode in _BARRIERS and len(op.operands) == 1 else ""
 
-    return _renamed(operations, same) if any(map(same, operations)) else [*operations]
+    return _renamed(operations, same) if any(op.opcode in _BARRIERS for op in operations) else [*operations]
 
 
 _IDLE = INSIDE | {"get-tuple-element"}
@@ -234,7 +238,7 @@ def _wanted(operations: list[Operation], captured: Collection[str], program: Pro
         kind = plain_opcode(op.opcode)
         idle = kind in _IDLE or (kind == "while" and all(_is_idle(program, callee) for callee in op.calls))
         if op.name in read or not idle or not op.operands:
-            read.update(op.operands, [name.partition("#")[0] for name in op.operands if "#" in name])
+            read.update(op.operands)
             found.append(op)
     return found[::-1]
 

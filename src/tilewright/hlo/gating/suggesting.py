@@ -29,12 +29,12 @@ from tilewright.hlo.program import GIVEN_AWAY, PALLAS, Computation, Operation, P
 from tilewright.hlo.reading.mlir_reader import read_stablehlo
 from tilewright.hlo.reporting.buffers import lifetimes
 from tilewright.hlo.reporting.types import Suggestion
-from tilewright.hlo.rewrites.inline import Inline, with_calls_in_place
+from tilewright.hlo.rewrites.inline import Inline
 from tilewright.hlo.rules.catalogue import catalogue, chosen, factor_on
 from tilewright.hlo.semantics.context import Context, checked_assumptions
 from tilewright.hlo.semantics.dims import product_flops, product_sizes
 from tilewright.hlo.semantics.partitioning import of_one_device
-from tilewright.hlo.semantics.predicting import Origin, tag
+from tilewright.hlo.semantics.predicting import Origin, functions_of
 from tilewright.hlo.timing.chip import chip_of
 from tilewright.hlo.timing.estimate import estimate, estimate_placed
 from tilewright.layout import TensorLayout
@@ -176,9 +176,8 @@ class _Names:
 
     def __init__(self, program: Program, chip: Target, assume: Mapping[str, float]) -> None:
         self.program, self.normalised = program, chip.compiler_normalizes
-        self.bodies, self.copies = read_functions(parse_module(program.text)), Counter[Origin]()
-        tag(self.bodies, program)
-        self.bodies, _ = with_calls_in_place(self.bodies)
+        self.bodies, _ = functions_of(program)
+        self.copies = Counter[Origin]()
         self.known: dict[Node, tuple[Origin, int]] = {}  # what it was, and which copy of that it is
         for op in (op for body in self.bodies for op in operations_in(body) if op.origins):
             self.copies[op.origins[0]] += 1

@@ -17,7 +17,7 @@ import gc
 import heapq
 import re
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from graphlib import TopologicalSorter
@@ -86,20 +86,21 @@ class Node:
     ``like``        for a made one: the operation that lends attributes and source position
     ``plain``       it carries no attributes of foreign dialects (shardings and the like)
     ``position``    its place in the original order; a made one takes the place of ``like``
+    ``edited``      the ``edits`` of its block when it was put there, or given another operand
     ``said``        its name and attributes as a key, once somebody has asked for its ``key``
     ``origins``     what it was in the program, then the calls that it came with, innermost first (``predicting.py``)
     ==============  ================================================================================================
     """
 
     __slots__ = (
-        "attributes", "block", "blocks", "handle", "like", "name", "operands", "origins", "plain", "position", "read",
-        "results", "said",
+        "attributes", "block", "blocks", "edited", "handle", "like", "name", "operands", "origins", "plain", "position",
+        "read", "results", "said",
     )  # fmt: skip
 
     def __init__(self, name: str, operands: Iterable[Value], attributes: dict[str, Any] | None = None) -> None:
         self.name = name
         self.operands: list[Value] = list(operands)
-        self.attributes = attributes or {}
+        self.attributes = {} if attributes is None else attributes
         self.results: list[Value] = []
         self.blocks: list[Block] = []
         self.block: Block | None = None
@@ -107,8 +108,8 @@ class Node:
         self.like: Node | None = None
         self.read: tuple[Value, ...] = ()
         self.plain = True
-        self.position = 0
-        self.said: tuple[Hashable, ...] | None = None
+        self.position = self.edited = 0
+        self.said: tuple[Any, ...] | None = None
         self.origins: tuple[Any, ...] = ()
         for value in self.operands:
             value.users[self] = value.users.get(self, 0) + 1
@@ -123,13 +124,14 @@ class Node:
         return self.like if self.handle is None and self.like is not None else self
 
     @property
-    def key(self) -> tuple[Hashable, ...]:
+    def key(self) -> tuple[Any, ...]:
         """Equal for operations that surely do the same to equal operands, their results' types included."""
         if self.said is None:
             own = self.attributes["literal"].key if self.name == "constant" else (*sorted(self.attributes.items()),)
-            lent, named = "", self.lender.handle.attributes if self.lender.handle is not None else ()
-            if not self.attributes and self.lender.name == self.name:  # what only MLIR knows, such as an accuracy
-                lent = "; ".join([f"{key} = {named[key]}" for key in named])
+            lender, lent = self.lender, ""
+            if not self.attributes and lender.name == self.name:  # what only MLIR knows, such as an accuracy
+                named = lender.handle.attributes if lender is self and self.handle is not None else ()
+                lent = lender.key[2] if lender is not self else "; ".join([f"{key} = {named[key]}" for key in named])
             self.said = self.name, own, lent, *[(v.shape, v.dtype) for v in self.results]
         return self.said
 
@@ -207,7 +209,7 @@ class Node:
     def set_operand(self, index: int, value: Value) -> None:
         """Replace one operand, keeping both values' users right."""
         if self.block is not None:
-            self.block.edits += 1
+            self.block.edits = self.edited = self.block.edits + 1
         _release(self.operands[index], self)
         self.operands[index] = value
         value.users[self] = value.users.get(self, 0) + 1
@@ -264,13 +266,15 @@ class Block:
     """A list of operations; ``owner`` is the operation it is a body of, None for a function or a trial.
 
     A function's block holds its MLIR ``module``: the bindings do not keep it alive for the handles in it. ``edits``
-    counts the operations that were put into it, and the operands that they were given since. ``loose``: those put into
-    it, or with a result that lost its last user, since somebody dropped what nobody uses; None where nobody has.
-    ``merged``: the edits after which no two of its operations compute the same.
+    counts the operations that were put into it, and the operands that they were given since; ``seen``: those that the
+    rewrite at work has seen before, -1 for none. ``loose``: the operations put into it, or with a result that lost its
+    last user, since somebody dropped what nobody uses; None where nobody has. ``merged``: the edits after which no two
+    of its operations compute the same.
     """
 
     __slots__ = (
         "arguments", "changed", "edits", "handle", "loose", "merged", "module", "name", "operations", "owner", "placed",
+        "seen",
     )  # fmt: skip
 
     def __init__(self, name: str = "", owner: Node | None = None) -> None:
@@ -279,7 +283,7 @@ class Block:
         self.operations: list[Node] = []
         self.handle: Any = None
         self.module: Any = None
-        self.changed, self.edits, self.merged = False, 0, -1
+        self.changed, self.edits, self.merged, self.seen = False, 0, -1, -1
         self.loose: list[Node] | None = None
         self.placed: tuple[list[Node], int, dict[str, list[int]]] = [], 0, {}
 
@@ -289,7 +293,7 @@ class Block:
 
     def append(self, operation: Node) -> Node:
         operation.block = self
-        self.edits += 1
+        self.edits = operation.edited = self.edits + 1
         self.operations.append(operation)
         if self.loose is not None:
             self.loose.append(operation)

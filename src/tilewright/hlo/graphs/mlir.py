@@ -9,7 +9,7 @@ nothing else refers to it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -352,7 +352,9 @@ def _nested(elements: list[str], shape: tuple[int, ...]) -> str:
 _PREFIX = "stablehlo."
 
 
-class _Reader:
+class Reader:
+    """Reads the functions of a module; what one operation was found to say, others that say the same are not asked."""
+
     def __init__(self) -> None:
         self.values: dict[Any, Value] = {}
         self.types: dict[Any, tuple[tuple[int, ...] | None, str]] = {}
@@ -367,6 +369,16 @@ class _Reader:
             shape, dtype = tuple(kind.shape) if plain else None, str(kind.element_type)
         return self.types.setdefault(kind, (shape, dtype))
 
+    def functions(self, module: Any) -> list[Block]:
+        bodies = []
+        for view in module.body.operations:
+            handle = view.operation
+            if handle.name == "func.func" and len(handle.regions[0].blocks) == 1:
+                name = ir.StringAttr(handle.attributes["sym_name"]).value
+                bodies.append(self.block(handle.regions[0].blocks[0], name, None))
+                bodies[-1].module = module
+        return bodies
+
     def block(self, handle: Any, name: str, owner: Node | None) -> Block:
         block = Block(name, owner)
         block.handle = handle
@@ -374,11 +386,24 @@ class _Reader:
             value = block.add_argument(*self.type_of(argument.type))
             value.handle = argument
             self.values[argument] = value
-        for view in handle.operations:
-            block.append(self.operation(view.operation))
+        self.fill(block)
         return block
 
-    def operation(self, handle: Any) -> Node:
+    def fill(self, block: Block) -> None:
+        for view in block.handle.operations:
+            block.append(self.operation(view.operation))
+
+    @staticmethod
+    def another(first: Node, operands: Iterable[Value]) -> Node:
+        """An operation of other operands that says what the ``first`` says, and shares its handles."""
+        op = Node(first.name, operands, first.attributes)
+        op.handle, op.plain, op.said = first.handle, first.plain, first.said or first.key
+        for result in first.results:
+            op.add_result(result.shape, result.dtype).handle = result.handle
+        return op
+
+    def operation(self, handle: Any, operands: Iterable[Value] | None = None) -> Node:
+        """An operation; of these ``operands``, where they are known."""
         name, held, regions, values = handle.name.removeprefix(_PREFIX), handle.attributes, handle.regions, self.values
         names, results = [*held] if len(held) else [], [*handle.results]
         types = [self.types.get(kind := result.type) or self.type_of(kind) for result in results]
@@ -388,7 +413,8 @@ class _Reader:
         except TypeError:  # complex numbers have no attribute class
             said = (handle,)
         first = self.said.get(said)
-        op = Node(name, map(values.__getitem__, handle.operands), first.attributes if first else None)
+        operands = map(values.__getitem__, handle.operands) if operands is None else operands
+        op = Node(name, operands, first.attributes if first else None)
         op.handle, op.read, op.position = handle, tuple(op.operands), self.position
         self.position += 1
         for result, kind in zip(results, types):
@@ -420,16 +446,7 @@ _REDUCTIONS = frozenset({"reduce", "reduce_window"})
 
 def read_functions(module: Any) -> list[Block]:
     """A Block for the body of every function of the module, in order; each is named after its function."""
-    reader = _Reader()
-    bodies = []
-    for view in module.body.operations:
-        handle = view.operation
-        if handle.name == "func.func" and len(handle.regions[0].blocks) == 1:
-            name = ir.StringAttr(handle.attributes["sym_name"]).value
-            body = reader.block(handle.regions[0].blocks[0], name, None)
-            body.module = module
-            bodies.append(body)
-    return bodies
+    return Reader().functions(module)
 
 
 # What a reduction's body does: exactly one monoid operation for each array, or the choice of an extreme (argmax).

@@ -25,6 +25,7 @@ class Canonicalize(LocalRewrite):
     """
 
     roots: ClassVar[frozenset[str]] = frozenset({"reshape", "transpose", "broadcast_in_dim"})
+    near: ClassVar[bool] = True
     summary: ClassVar[str] = "cancel and compose reshapes, transposes and broadcasts"
 
     def rewrite(self, op: Node, make: Maker) -> Value | None:
@@ -95,22 +96,27 @@ class CommonSubexpressions(Rewrite):
     summary: ClassVar[str] = "compute equal operations once"
 
     def apply(self, block: Block) -> int:
-        """One pass; operands are merged before their users, so one is enough."""
+        """One pass; operands are merged before their users, so one is enough.
+
+        Of two that are equal now, and were not when this was done last, one was edited since.
+        """
         if block.merged == block.edits:
             return 0
         seen: dict[Hashable, Node] = {}
-        kept: list[Node] = []
+        count, firsts = 0, {op.operands[0] for op in block.operations if op.operands and op.edited > block.seen}
         for op in block.operations:
+            if op.operands and op.operands[0] not in firsts:
+                continue
             key = merging_key(op, op.operands)
             first = op if key is None else seen.setdefault(key, op)
-            if first is op:
-                kept.append(op)
-            else:
+            if first is not op:
+                firsts.update([first.result, *[user.operands[0] for user in op.result.users]])
                 replace_value(op.result, first.result)
                 op.drop()
-        count = len(block.operations) - len(kept)
-        block.operations = kept
-        block.changed |= count > 0
+                count += 1
+        if count:
+            block.operations = [op for op in block.operations if op.block is block]
+            block.changed = True
         return count
 
 
@@ -130,16 +136,15 @@ class DeadCode(Rewrite):
 
     def apply(self, block: Block) -> int:
         """Whole chains go, from their ends; what had users the last time, and has them still, is not looked at."""
-        open_, block.loose = block.operations[:] if block.loose is None else block.loose, []
-        dropped: set[Node] = set()
+        count, open_, block.loose = 0, block.operations[:] if block.loose is None else block.loose, []
         while open_:
             op = open_.pop()
             if op.block is block and op.name in PURE and not [value for value in op.results if value.users]:
                 op.drop()
-                dropped.add(op)
+                count += 1
                 open_ += block.loose
                 block.loose.clear()
-        if dropped:
-            block.operations = [op for op in block.operations if op not in dropped]
+        if count:
+            block.operations = [op for op in block.operations if op.block is block]
             block.changed = True
-        return len(dropped)
+        return count

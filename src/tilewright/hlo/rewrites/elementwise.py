@@ -143,6 +143,7 @@ class ReshapeOfBroadcast(LocalRewrite):
     """
 
     roots: ClassVar[frozenset[str]] = frozenset({"reshape"})
+    near: ClassVar[bool] = True
     summary: ClassVar[str] = "reshape the operand of a broadcast instead of its result"
 
     def rewrite(self, op: Node, make: Maker) -> Value | None:

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, ClassVar
 
-from tilewright.hlo.graphs.graph import Block, Node, Value, operations_in, replace_value
 from tilewright.hlo.ir import inside, ir, run_passes
-from tilewright.hlo.rewrites.cleanup import merging_key
 from tilewright.hlo.rewriting.base import Step, option
-from tilewright.hlo.rewriting.maker import PURE
 
 
 @dataclass(frozen=True)
@@ -39,7 +34,7 @@ class Inline(Step):
             for name in _innermost_first(calls).static_order():
                 for call in calls[name]:
                     callee = functions.get(_callee(call))
-                    size = _inlinable(callee)
+                    size = inlinable(callee)
                     plain = not any("." in key for key in call.attributes)  # says nothing of where to run it
                     if callee is not None and size and size <= budget and plain:
                         _expand(call, callee)
@@ -78,7 +73,7 @@ def calls_itself(module: Any) -> str:
     return ""
 
 
-def _inlinable(function: Any) -> int:
+def inlinable(function: Any) -> int:
     """How many operations a call of ``function`` would add, nested ones included; 0 if it may not be inlined."""
     if function is None or not _is_private(function):
         return 0
@@ -104,86 +99,3 @@ def _expand(call: Any, function: Any) -> None:
     for old, new in zip(call.results, last.operands):
         old.replace_all_uses_with(new)
     call.erase()
-
-
-# The same for graphs, whose operations are cheaper to copy than MLIR's: copies share the handle of what they are of.
-
-
-def with_calls_in_place(bodies: Sequence[Block], once: bool = False) -> tuple[list[Block], int]:
-    """Function bodies as :class:`Inline` leaves them, and how many operations went.
-
-    ``once``: what an operation before it has computed is not put there again (:class:`CommonSubexpressions`).
-    """
-    functions = {body.name: body for body in bodies}
-    bodies_of = ((name, operations_in(body)) for name, body in functions.items())
-    calls = {name: [op.handle for op in operations if op.name == "func.call"] for name, operations in bodies_of}
-    expanding = _Expanding(functions)
-    with suppress(CycleError):
-        for name in _innermost_first(calls).static_order():
-            expanding.first = {} if once and name not in expanding.private else None
-            expanding.put(functions[name], functions[name], None, ())
-            functions[name].merged = functions[name].edits if expanding.first is not None else -1
-    named, open_ = set[str](), functions.keys() - (expanding.private if expanding.called else ())
-    while open_:
-        named |= open_
-        used = (op.handle for name in open_ for op in operations_in(functions[name]) if op.name not in PURE)
-        words = {word for op in used for key in op.attributes for word in _SYMBOL.findall(str(op.attributes[key]))}
-        open_ = words & functions.keys() - named
-    return [body for body in bodies if body.name in named], expanding.count
-
-
-_SYMBOL = re.compile(r'@"?([\w$.\-]+)')
-
-
-class _Expanding:
-    """Puts the bodies of private functions in place of their calls; ``count``: operations that went."""
-
-    def __init__(self, functions: Mapping[str, Block]) -> None:
-        self.functions, self.count, self.called, self.position = functions, 0, False, 0
-        self.private = {name for name, body in functions.items() if _is_private(body.handle.owner)}
-        self.first: dict[Hashable, Value] | None = None  # what was computed, where it is not to be computed again
-
-    def put(self, source: Block, block: Block, of: dict[Value, Value] | None, calls: Any) -> None:
-        """Put a block's operations into it anew, or into another as copies, of values ``of`` theirs, with ``calls``."""
-        operations, block.operations = source.operations, [] if source is block else block.operations
-        for op in operations if of is None else (op for op in operations if op.name != "func.return"):
-            self.position += 1
-            operands = op.operands if of is None else [of[value] for value in op.operands]
-            key = merging_key(op, operands) if self.first is not None and block.owner is None else None
-            callee = _callee(op.handle) if op.name == "func.call" and op.plain else ""
-            if callee in self.private and self.position <= Inline.limit:
-                self.called, body = True, self.functions[callee]
-                given = dict(zip(body.arguments, operands))
-                self.put(body, block, given, op.origins)
-                values = [given[value] for value in body.operations[-1].operands]
-            elif self.first is not None and key in self.first:
-                values, block.changed = [self.first[key]], True
-            else:
-                node = block.append(op if of is None else self._copy(op, operands, of, calls))
-                node.position = self.position
-                for body, inner in zip(op.blocks, node.blocks):
-                    self.put(body, inner, of, calls)
-                if self.first is not None and key is not None:
-                    self.first[key] = node.result
-                continue
-            self.count += 1
-            for old, new in zip(op.results, values):
-                if of is not None:
-                    of[old] = new
-                else:
-                    replace_value(old, new)
-            if of is None:
-                op.drop()
-
-    @staticmethod
-    def _copy(op: Node, operands: Sequence[Value], of: dict[Value, Value], calls: Any) -> Node:
-        copy = Node(op.name, operands, op.attributes)
-        copy.handle, copy.plain, copy.said = op.handle, op.plain, op.said
-        copy.origins = op.origins and (*op.origins, *calls)
-        copy.blocks = [Block(body.name, copy) for body in op.blocks]
-        pairs = [(old, copy.add_result(old.shape, old.dtype)) for old in op.results]
-        for body, inner in zip(op.blocks, copy.blocks):
-            pairs += [(old, inner.add_argument(old.shape, old.dtype)) for old in body.arguments]
-        for old, new in pairs:
-            of[old], new.handle = new, old.handle
-        return copy

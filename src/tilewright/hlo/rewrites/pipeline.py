@@ -121,13 +121,14 @@ def fixpoint(block: Block, steps: Sequence[Rewrite]) -> Counter[str]:
     counts: Counter[str] = Counter()
     unchanged, seen = 0, dict[Rewrite, int]()
     for step in islice(cycle(steps), _ROUNDS * len(steps)):
-        again, seen[step] = seen.get(step), block.edits
-        changes = step.apply(block) if again != block.edits or isinstance(step, _OF_USERS) else 0
+        block.seen, seen[step] = seen.get(step, -1), block.edits
+        changes = step.apply(block) if block.seen != block.edits or isinstance(step, _OF_USERS) else 0
         unchanged = 0 if changes else unchanged + 1
         if changes:
             counts[step.name] += changes
         if unchanged == len(steps):
             break
+    block.seen = -1
     return counts
 
 

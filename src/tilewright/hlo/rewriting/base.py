@@ -76,11 +76,14 @@ class LocalRewrite(Rewrite):
     """A rewrite that looks at one operation at a time and may give new values for its results.
 
     ``roots`` names the operations it looks at, so that a sweep passes by all others; empty for all. ``takes`` names
-    those of which one must make an operand, so that it need not look at the rest; empty where it matters not.
+    those of which one must make an operand, so that it need not look at the rest; empty where it matters not. One that
+    is ``near`` looks at an operation and at what makes its operands: what it left once has to be edited before it looks
+    again.
     """
 
     roots: ClassVar[frozenset[str]] = frozenset()
     takes: ClassVar[frozenset[str]] = frozenset()
+    near: ClassVar[bool] = False
 
     def rewrite(self, op: Node, make: Maker) -> Value | None:
         """The value to use instead of the only result of ``op``, or None to leave it."""
@@ -98,10 +101,11 @@ class LocalRewrite(Rewrite):
         makers = [old[k] for k in block.places(takes)] if places else []
         taking = {user for maker in makers for value in maker.results for user in value.users}
         block.operations = []
+        seen = block.seen if self.near else -1
         new, done, count = list[Node](), 0, 0  # what stands for the first ``done`` operations
         for k in places if taking or not takes else ():
             op = old[k]
-            if takes and op not in taking:
+            if (takes and op not in taking) or op.edited <= seen:
                 continue
             make.like = op
             values = self.rewrite_all(op, make)

@@ -147,7 +147,7 @@ class Maker:
 
     def elementwise(self, op: Node, operands: Sequence[Value], shape: Sequence[int]) -> Value:
         """The elementwise ``op``, with its attributes, on other operands, which have another shape."""
-        return Maker(self.block, op).operation(op.name, operands, shape, op.result.dtype, dict(op.attributes))
+        return Maker(self.block, op).operation(op.name, operands, shape, op.result.dtype, op.attributes)
 
     # Arithmetic.
 

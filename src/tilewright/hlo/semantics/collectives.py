@@ -109,12 +109,11 @@ def collectives(program: Program, target: Target | str | None = None) -> tuple[C
     return tuple(found)
 
 
-def read_in_part(operations: Iterable[Operation]) -> frozenset[str]:
+def read_in_part(operations: Sequence[Operation]) -> frozenset[str]:
     """Results of which nothing but slices is read."""
-    sliced, whole = set[str](), set[str]()
-    for op in operations:
-        (sliced if plain_opcode(op.opcode) == "dynamic-slice" else whole).update(op.operands)
-    return frozenset(sliced - whole)
+    sliced = {name for op in operations if plain_opcode(op.opcode) == "dynamic-slice" for name in op.operands}
+    others = (op for op in operations if plain_opcode(op.opcode) != "dynamic-slice") if sliced else ()
+    return frozenset(sliced.difference(*[op.operands for op in others]))
 
 
 def as_scatter(op: Operation, in_part: frozenset[str]) -> Operation:

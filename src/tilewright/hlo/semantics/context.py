@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -72,7 +71,7 @@ class Scope:
         return " > ".join(self.chain)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Placed:
     """An operation in its place: the layouts of arrays it reads and writes, its line, its path, its runs.
 
@@ -329,9 +328,10 @@ def movers(context: Context) -> Iterator[tuple[Computation, Operation, Moved]]:
     for computation in context.program.computations:
         if computation.name not in context.program.fused:
             for op in computation.operations:
-                found = None
-                with suppress(TilewrightError):  # shapes that contradict each other: the report says which
+                try:
                     found = moved_by(context, computation, op)
+                except TilewrightError:  # shapes that contradict each other: the report says which
+                    continue
                 if found is not None:
                     yield computation, op, found
 

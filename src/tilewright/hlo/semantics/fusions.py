@@ -259,12 +259,13 @@ class Fusions(Values):
         heads: dict[str, _Names] = {}  # the kernels that want a value, itself where it is one
         multiplied = set[str]()  # what products take, and what that is made of as far as it flows
         for op in reversed(self.operations):
-            name, readers = op.name, self.readers[op.name] if op.name in through else ()
-            if name not in through:
-                heads[name] = name
-            else:
+            name = op.name
+            if name in through:
+                readers, product = self.readers[name], name in multiplied
                 heads[name] = heads[readers[0].name] if len(readers) == 1 else _union([heads[r.name] for r in readers])
-            if name in multiplied if name in through else kinds[name] in PRODUCTS:
+            else:
+                heads[name], product = name, kinds[name] in PRODUCTS
+            if product:
                 multiplied.update(op.operands)
         known: dict[str, tuple[_Names, bool]] = {}
         for op in self.operations:
@@ -444,7 +445,7 @@ class Fusions(Values):
             operands = tuple([name for names in alone for name in self._made_of(names, few)])
             # a region may take a part of what a loop before it gives: only the part has a shape here
             told = [shapes.get(n, "") or (self.by_name[n].shape if n in self.by_name else "") for n in operands]
-            found += self._laid_out(replace(op, operands=operands, operand_shapes=tuple(told)))
+            found += self._laid_out(op.reading(operands, shapes=tuple(told)))
         return found
 
     def _made_of(self, names: Sequence[str], few: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:

@@ -7,22 +7,28 @@ have a number behind the name.
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import NamedTuple
+from graphlib import CycleError, TopologicalSorter
+from itertools import chain
+from typing import Any, NamedTuple
 
 from tilewright.hlo.cost import plain_opcode
-from tilewright.hlo.graphs.graph import Block, Node, Value, in_order
-from tilewright.hlo.graphs.mlir import read_functions
-from tilewright.hlo.inlining import as_choice
+from tilewright.hlo.graphs.graph import Block, Node, Value, in_order, operations_in
+from tilewright.hlo.graphs.mlir import Reader, read_functions
+from tilewright.hlo.inlining import DEEPEST, as_choice
 from tilewright.hlo.ir import ir, parse_module
 from tilewright.hlo.opcodes import ELEMENTWISE, PRODUCTS
 from tilewright.hlo.program import Computation, Operation, Program
 from tilewright.hlo.reading.mlir_reader import attributes_of, region_kind, xla_shape, xla_tuple
-from tilewright.hlo.rewrites.inline import with_calls_in_place
+from tilewright.hlo.rewrites.cleanup import merging_key
+from tilewright.hlo.rewrites.inline import Inline, inlinable
 from tilewright.hlo.rewrites.pipeline import NEWEST, normal_form
+from tilewright.hlo.rewriting.maker import PURE
 
 Key = tuple[int, str]
 """(line of the text, name) of an operation."""
@@ -62,9 +68,7 @@ def in_normal_form(program: Program) -> Normalised:
     ['parameter', 'return']
     """
     try:
-        read = read_functions(parse_module(program.text))
-        tag(read, program)
-        bodies, inlined = with_calls_in_place(read, once=True)
+        bodies, inlined = functions_of(program, once=True)
         if not normal_form(bodies) and not inlined:
             return Normalised(program)
         return _Written(program).normalised(bodies)
@@ -83,19 +87,118 @@ class Origin(NamedTuple):
 _NOTHING = (Origin(Operation("", "", ""), ""),)
 
 
-def tag(bodies: Sequence[Block], program: Program) -> None:
-    """Note in each operation of a program's functions what it was (``Node.origins``).
+def functions_of(program: Program, once: bool = False) -> tuple[list[Block], int]:
+    """The program's functions, calls in place as :class:`Inline` leaves them, and how many operations went.
 
-    A block's operations and the text's stand in one order; where they do not, the rest stays untagged.
+    Each operation knows what it was (``Node.origins``); where the text has others than the program, none does.
+    ``once``: what an operation before it has computed is not put there again (:class:`CommonSubexpressions`).
     """
-    open_ = [(body, body.name, body.name) for body in bodies]
-    for block, computation, function in open_:
-        written = program.by_name[computation].operations if computation in program.by_name else ()
-        for node, op in zip(block.operations, (op for op in written if op.opcode != "parameter")):
-            if node.name != op.opcode and node.name.rpartition(".")[2] != op.opcode.rpartition(".")[2]:
-                break
-            node.origins = (Origin(op, function, computation),)
-            open_ += [(body, called, function) for body, called in zip(node.blocks, op.calls)] if node.blocks else ()
+    module, reader = parse_module(program.text), _Reader(program, once)
+    try:
+        return reader.functions(module), reader.gone
+    except LookupError:
+        gone = Inline().apply_module(module)
+        return read_functions(module), gone
+
+
+class _Reader(Reader):
+    """Reads a program's module beside the program, whose names say which values an operation takes.
+
+    MLIR is asked once for operations that share their attributes: their lines differ in nothing but names. Raises
+    LookupError where module and program are not of one text.
+    """
+
+    def __init__(self, program: Program, once: bool) -> None:
+        super().__init__()
+        self.program, self.once, self.called, self.gone = program, once, False, 0
+        self.private: dict[str, Any] = {}  # functions that are put in place of their calls, and their bodies
+        self.alike: dict[tuple[object, ...], Node] = {}
+        self.named = dict[str, Value]()  # values of the function that is read
+        self.place, self.calls = ("", ""), tuple[Origin, ...]()  # it, the computation in it, the calls that led there
+        self.first: dict[Hashable, Value] | None = None  # what was computed, where it is not to be computed again
+        self.bodies = iter(tuple[str]())  # of the operation that is read
+
+    def functions(self, module: Any) -> list[Block]:
+        found = [view.operation for view in module.body.operations if view.operation.name == "func.func"]
+        calls = {each.name: {name for op in each.operations for name in op.calls} for each in self.program.computations}
+        with suppress(CycleError):
+            TopologicalSorter(calls).prepare()
+            private = (function for function in found if inlinable(function))
+            self.private = {ir.StringAttr(f.attributes["sym_name"]).value: f.regions[0].blocks[0] for f in private}
+        bodies = {body.name: body for body in super().functions(module)}
+        named, open_ = set[str](), bodies.keys() - (self.private.keys() if self.called else set())
+        while open_:
+            named |= open_
+            used = (op.handle for name in open_ for op in operations_in(bodies[name]) if op.name not in PURE)
+            words = {word for op in used for key in op.attributes for word in _SYMBOL.findall(str(op.attributes[key]))}
+            open_ = words & bodies.keys() - named
+        return [body for name, body in bodies.items() if name in named]
+
+    def fill(self, block: Block) -> None:
+        around, name = (self.place, self.first, self.bodies), block.name or next(self.bodies, "")
+        merges = self.once and block.owner is None and name not in self.private
+        self.place, self.first = (block.name or self.place[0], name), {} if merges else None
+        self._put(block, block.handle, block.arguments)
+        block.merged = block.edits if merges else -1
+        self.place, self.first, self.bodies = around
+
+    def _put(self, block: Block, handle: Any, given: Sequence[Value]) -> list[Value]:
+        """Read a body of these arguments to the end of a block; what it returns, where it is another's."""
+        known = self.program.by_name[self.place[1]].operations
+        parameters, operations = ([op for op in known if (op.opcode == "parameter") is kind] for kind in (True, False))
+        if (len(parameters), len(operations)) != (len(given), len(handle.operations)):
+            raise LookupError(self.place[1])
+        named, first_of, alike, origin = self.named, self.first, self.alike, self.place
+        named.update((op.name, value) for op, value in zip(parameters, given))
+        self.values.update(zip(handle.arguments, given))
+        for op, view in zip(operations, handle.operations):
+            said, node = (id(op.attributes), op.opcode, op.shape, op.operand_shapes), None
+            operands = [
+                named.get(name) or self.values[view.operation.operands[k]] for k, name in enumerate(op.operands)
+            ]
+            if op.opcode == "return" and handle != block.handle:
+                return operands
+            if (first := alike.get(said)) is None:
+                first = node = self._new(op, view.operation, operands, said)
+            self.position += 1
+            key = merging_key(first, operands) if first_of is not None and block.owner is None else None
+            callee = op.calls[0] if op.opcode == "call" and op.calls and first.plain else ""
+            if callee in self.private and self.position <= Inline.limit and len(self.calls) < DEEPEST:
+                around = self.place, self.calls, self.named
+                self.called, self.place, self.named = True, (callee, callee), {}
+                self.calls = (Origin(op, *origin), *self.calls)
+                results = self._put(block, self.private[callee], operands)
+                self.place, self.calls, self.named = around
+            elif key is not None and first_of is not None and key in first_of:
+                results, block.changed = [first_of[key]], True
+            else:
+                node = block.append(node or self.another(first, operands))
+                node.position, node.origins = self.position, (Origin(op, *origin), *self.calls)
+                if len(results := node.results) == 1:
+                    named[op.name] = results[0]
+                if key is not None and first_of is not None:
+                    first_of[key] = results[0]
+                continue
+            self.gone += 1
+            named |= {op.name: results[0]} if len(results) == 1 else {}
+            self.values.update(zip(view.operation.results, results) if len(results) > 1 else ())
+            if node is not None:
+                node.drop()
+        return []
+
+    def _new(self, op: Operation, handle: Any, operands: list[Value], said: tuple[object, ...]) -> Node:
+        """An operation that is the first to say what it says."""
+        self.bodies = iter(op.calls)
+        node = self.operation(handle, operands)
+        if node.name.rpartition(".")[2] != op.opcode.rpartition(".")[2]:
+            raise LookupError(op.name)
+        known = node.name != "constant" or node.attributes["literal"].element is not None
+        if known and not node.blocks and len(node.results) < 2:
+            self.alike[said] = node
+        return node
+
+
+_SYMBOL = re.compile(r'@"?([\w$.\-]+)')
 
 
 class _Written:
@@ -104,9 +207,10 @@ class _Written:
     def __init__(self, old: Program) -> None:
         self.old = old
         self.blocks: list[tuple[Block, str, list[Operation]]] = []  # its name and old parameters
-        self.wanted: list[tuple[Node | Value, str, int, str, str | None]] = []  # function, line, name; what it was
+        # results and their function, line, name and what they were: of those that still are it, and of the others
+        self.wanted: tuple[list[_Wanted], list[_Wanted]] = [], []
         self.calls: dict[Node, tuple[str, ...]] = {}
-        self.names: dict[Node | Value, str] = {}
+        self.names: dict[Value, str] = {}
         self.taken: set[tuple[str | int, str]] = set()  # names of a function ("": of computations), and of a line
         self.copies: dict[tuple[str, str], int] = {}
         self.came_from: dict[Key, Key] = {}
@@ -116,12 +220,14 @@ class _Written:
         functions = {body.name for body in bodies}
         for body in bodies:
             self._place(body, body.name, body.name, body.name)
-        for still in (True, False):  # what is still the same operation has the first right to the name
-            for node, function, line, name, was in self.wanted:
-                if (was is not None) is still:
-                    self.names[node] = self._free(function, line, name)
-                    if was:
-                        self.came_from[line, self.names[node]] = line, was
+        for results, function, line, name, was in chain(*self.wanted):  # what is still the same has the first right
+            found = self._free(function, line, name)
+            if len(results) == 1:
+                self.names[results[0]] = found
+            else:
+                self.names.update((value, f"{found}#{value.index}") for value in results)
+            if was:
+                self.came_from[line, found] = line, was
         computations = tuple(
             Computation(name, tuple(self._operations(block, parameters, functions)), name == self.old.entry.name)
             for block, name, parameters in self.blocks
@@ -134,17 +240,17 @@ class _Written:
         parameters = [op for op in known if op.opcode == "parameter"]
         parameters += [Operation(f"%arg{k}", "parameter", "") for k in range(len(parameters), len(block.arguments))]
         self.blocks.append((block, name, parameters))
-        self.wanted += [(value, function, 0, one.name, "") for value, one in zip(block.arguments, parameters)]
+        self.wanted[0].extend(([value], function, 0, one.name, "") for value, one in zip(block.arguments, parameters))
         if block.changed:
             *inner, last = block.operations
             block.operations = [*in_order(inner), last]
         for op in (op for op in block.operations if op.results):
             was, of, _ = _known(op)[0]
             if not was.name or (op.handle is None and op.name == "constant"):
-                self.wanted.append((op, function, 0, f"%{op.name}", None))
+                self.wanted[1].append((op.results, function, 0, f"%{op.name}", ""))
             else:
-                wanted = was.name if of == function else f"{of}/{was.name}"
-                self.wanted.append((op, function, was.line, wanted, was.name if was.opcode == _opcode(op) else None))
+                wanted, still = was.name if of == function else f"{of}/{was.name}", was.opcode == _opcode(op)
+                self.wanted[not still].append((op.results, function, was.line, wanted, was.name if still else ""))
         for op in (op for op in block.operations if op.blocks):
             theirs = _known(op)[0].op.calls
             if len(theirs) != len(op.blocks):
@@ -177,26 +283,18 @@ class _Written:
             if opcode == "call":
                 callee = ir.FlatSymbolRefAttr(op.handle.attributes["callee"]).value
                 calls = (callee,) if callee in functions else ()
-            attributes = before.attributes if before.opcode else attributes_of(opcode, str(op.handle))
-            yield Operation(
-                self.names.get(op, ""),
-                opcode,
-                _shape(op.results[0]) if len(op.results) == 1 else xla_tuple(tuple(map(_shape, op.results))),
-                tuple([self._operand(value) for value in op.operands]),
-                tuple([_shape(value) for value in op.operands]),
-                attributes if op.handle is not None else _attributes(op),
-                before.op_name,
-                before.source or next((each.op.source for each in known if each.op.source), None),
-                calls,
-                before.line,
-                root=opcode == "return",
-            )
+            name = self.names[op.results[0]].partition("#")[0] if op.results else ""
+            shape = _shape(op.results[0]) if len(op.results) == 1 else xla_tuple(tuple(map(_shape, op.results)))
+            operands, shapes = tuple([self.names[v] for v in op.operands]), tuple([_shape(v) for v in op.operands])
+            source = before.source or next((each.op.source for each in known if each.op.source), None)
+            attributes = _attributes(op) if op.handle is None else before.attributes
+            if op.handle is not None and not before.opcode:
+                attributes = attributes_of(opcode, str(op.handle))
+            said = name, opcode, shape, operands, shapes, attributes, before.op_name, source, calls, before.line
+            yield Operation(*said, root=opcode == "return")
 
-    def _operand(self, value: Value) -> str:
-        op = value.operation
-        if op is None:
-            return self.names[value]
-        return self.names[op] if len(op.results) == 1 else f"{self.names[op]}#{value.index}"
+
+_Wanted = tuple[Sequence[Value], str, int, str, str]
 
 
 def _known(op: Node) -> tuple[Origin, ...]:

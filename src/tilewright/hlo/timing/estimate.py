@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -60,7 +61,8 @@ def estimate(program: Program, target: Target | str, assume: Mapping[str, float]
     """
     machine = find_target(target) if isinstance(target, str) else target
     chip, program = chip_of(machine), of_one_device(program)
-    step = None if _only_operation(program) is not None else predict(program, machine, assume).step
+    alone = _only_operation(program) is not None
+    step = None if alone else _predict(program, machine, tuple((assume or {}).items())).step
     return step or estimate_placed(Context(program, machine, assume=assume), chip)
 
 
@@ -93,7 +95,7 @@ def estimate_placed(context: Context, chip: Chip) -> StepTime:
         notes.append(f"loops whose length data decides run {trips} times, as stated: {loops}")
     if rest := rest_of_transfers(chip, rows, seconds):
         rows, seconds = [*rows, rest], seconds + rest.seconds
-    named = {op.name: op.op_name or op.name for op in program.entry.operations}
+    named = {op.name: op.op_name or op.name for op in program.entry.operations if op.name in brought}
     step = StepTime(
         *(program.name, chip.machine.name, seconds, chip.kernel["call_us"] / 1e6, tuple(rows), predicted),
         matrix_peak=chip.matrix_peaks.get("bf16", 0.0),
@@ -166,8 +168,9 @@ def _predict(program: Program, machine: Target | None, assume: tuple[tuple[str, 
 
 def _times(step: StepTime, program: Program) -> _Times:
     """The times of a step's rows, by their operations; what a transfer takes is the wait for its end."""
-    begun = {op.name: op.line for _, op in program.operations() if op.opcode.endswith("-start")}
-    ends = {op.line: op.operands[0] for _, op in program.operations() if op.opcode.endswith("-done") and op.operands}
+    transfers = [op for _, op in program.operations() if op.opcode.endswith(("-start", "-done"))]
+    begun = {op.name: op.line for op in transfers if op.opcode.endswith("-start")}
+    ends = {op.line: op.operands[0] for op in transfers if op.opcode.endswith("-done") and op.operands}
     times: _Times = {}
     for row in step.rows:
         if row.unpriced:
@@ -185,11 +188,15 @@ def _give_to_movers(times: _Times, moves: _Moves) -> None:
 
     A predicted kernel stands at the transpose; by the predicted layouts its reshape may be what turns the data.
     """
-    found = {(computation.name, op.name): (op, moved) for computation, op, moved in moves}
+    found, readers = dict[tuple[str, str], tuple[Operation, Moved]](), defaultdict[tuple[str, str], list[str]](list)
+    for computation, op, moved in moves:
+        found[computation.name, op.name] = op, moved
+        for name in dict.fromkeys(op.operands):
+            readers[computation.name, name].append(op.name)
     for computation, op, moved in moves:
         if not moved.cost.bitcast or not times.get((op.line, op.name), (0.0, ""))[0]:
             continue
-        near = (*op.operands, *(reader.name for reader in computation.readers[op.name]))
+        near = (*op.operands, *readers[computation.name, op.name])
         for other, moves_it in filter(None, (found.get((computation.name, name)) for name in near)):
             if moves_it.counted and moves_it.cost.moved_bytes and (other.line, other.name) not in times:
                 times[other.line, other.name] = times.pop((op.line, op.name))

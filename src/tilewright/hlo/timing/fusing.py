@@ -79,7 +79,8 @@ class Fusing(Placed):
     def _run(self, kind: str, work: Work) -> Run:
         """What a kernel takes that passes its arrays in as many windows as they fill, if no steps of it are known."""
         windows = round(max(work.moved.values(), default=0.0) / _WINDOW_MB)
-        return run_of(self.chip, kind, replace(work, steps=max(work.steps, windows - 1)))
+        work.steps = max(work.steps, windows - 1)
+        return run_of(self.chip, kind, work)
 
     def price(self, runs: int = 1, begin: float = 0.0, trips: int = 1) -> float:
         """Microseconds of one run; the rows, in the order of the text, stand in the object.
@@ -130,7 +131,7 @@ class Fusing(Placed):
     def _add(self, op: Operation, run: Run, often: int) -> None:
         """The row of an operation that runs ``often`` in all; the clock goes on by its part of one run."""
         source = self.context.source(self.computation.name, op)
-        kernel = replace(op, operand_shapes=self.shapes.get(op.name, op.operand_shapes))
+        kernel = op.reading(op.operands, shapes=self.shapes.get(op.name))
         self.rows.append(timed(self.chip, kernel, run, source, self.clock, often))
         self.clock += self.rows[-1].seconds / self.runs * 1e6
 
