@@ -1,6 +1,6 @@
 """Fit the constants of kernels on whole functions that were timed, and say how far off the model is on the others.
 
-    python benchmarks/calibrate_kernels.py FOLDER [--write]
+    python benchmarks/calibrate_kernels.py FOLDER [--only WORD] [--write]
 
 FOLDER holds ``rows.jsonl.gz`` (a JSON object a line: ``id``, ``chip``, ``op``, ``ms``, the profiler's device time, and
 ``peak_mb``, its peak of memory) and ``ID.hlo``, the scheduled module of each, as a TPU compiler made it ahead of time.
@@ -11,7 +11,8 @@ held back, by a hash.
 
 Every kernel is counted once by the model itself (``Schedule``), with probing constants that show one class of work at a
 time, as work is linear in them. What the units take is then fitted: the logarithm of a program's time, misses counted
-by their size. A fit begins at the constants that stand, and priors keep it near them where rows say nothing.
+by their size. A fit begins at the constants that stand, and priors keep it near them where rows say nothing. ``--only``
+fits those whose name holds a word (a chip, a constant: "tpu-v4", "call_us"), and leaves the others as they stand.
 """
 
 from __future__ import annotations
@@ -72,6 +73,8 @@ ALIKE = 0.02
 """How far the peak of memory of a module may be from that of what was timed."""
 MOST = 0.98
 """The most of a peak that any kernel is taken to reach."""
+STILL = 1e-6
+"""How far a constant may move that is not fitted (as a logarithm)."""
 PRIOR = 0.05
 """Weight of a prior against one row."""
 SOFT = 0.05
@@ -202,7 +205,7 @@ def standing(chip: str) -> dict[str, float]:
 class Fit:
     """All kernels of many functions as one table, and what the model makes of it under other constants."""
 
-    def __init__(self, rows: Sequence[Counted]) -> None:
+    def __init__(self, rows: Sequence[Counted], only: str = "") -> None:
         self.rows, self.chips = rows, sorted({row.chip for row in rows})
         self.table = dict(zip(COLUMNS, np.concatenate([row.kernels for row in rows]).T))
         self.row = np.repeat(np.arange(len(rows)), [len(row.kernels) for row in rows])
@@ -215,6 +218,7 @@ class Fit:
         self.loose = np.array([*SHARED.values(), *(list(OWN.values()) * len(self.chips))])
         own = [standing(chip) for chip in self.chips]
         self.first = np.array([*(own[0][name] for name in SHARED), *(found[name] for found in own for name in OWN)])
+        self.free = np.array([only in name for name in self.names])
 
     def constants(self, chip: str, values: np.ndarray) -> dict[str, float]:
         """The constants of one chip's kernels, those that all chips have in common included."""
@@ -250,6 +254,10 @@ class Fit:
         called = self.calls * np.array([constants["call_us"] for constants in of])[self.of]
         return np.bincount(self.row, each * t["runs"], len(self.rows)) + self.other + called
 
+    def of_chip(self, chip: str) -> np.ndarray:
+        """Which of the constants a chip has for itself."""
+        return np.array([name.endswith(f" {chip}") for name in self.names])
+
     def fitted(self, on: np.ndarray) -> np.ndarray:
         """The constants that fit some of the functions best."""
         weights = np.array([MODELS if row.op == MODEL else 1.0 for row in self.rows])
@@ -260,8 +268,10 @@ class Fit:
             return np.concatenate([soft, PRIOR / SOFT * moved / self.loose])
 
         shares = [name.startswith(("efficiency", "hbm tpu")) for name in self.names]
-        high = np.where(shares, np.maximum(np.log(MOST / self.first), 1e-6), 3.0)
-        return self.first * np.exp(least_squares(misses, np.zeros(len(high)), bounds=(-3.0, high), max_nfev=40).x)
+        high = np.where(shares, np.maximum(np.log(MOST / self.first), STILL), 3.0)
+        bounds = np.where(self.free, -3.0, -STILL), np.where(self.free, high, STILL)
+        moved = least_squares(misses, np.zeros(len(high)), bounds=bounds, max_nfev=40).x
+        return self.first * np.exp(np.where(self.free, moved, 0.0))
 
     def trimmed(self, on: np.ndarray) -> np.ndarray:
         """The same in two turns: what is off by half or more after the first was compiled otherwise than it is here.
@@ -276,7 +286,8 @@ class Fit:
             passes = np.flatnonzero(self.calls & (self.of == self.chips.index(chip)))
             passes = passes[np.argsort(left[passes])]
             share = np.cumsum(1 / self.wanted[passes])
-            found[self.names.index(f"call_us {chip}")] += left[passes[np.searchsorted(share, share[-1] / 2)]]
+            call = self.names.index(f"call_us {chip}")
+            found[call] += self.free[call] * left[passes[np.searchsorted(share, share[-1] / 2)]]
         return found
 
 
@@ -310,9 +321,13 @@ SOURCES = {
 
 
 def write_chip(chip: str, values: Mapping[str, float], fitted: int) -> None:
-    """Put ``[time.kernel]`` into the chip's file. How far off it is then, ``[errors]`` says (time_rows.py)."""
-    on = f"{fitted} whole functions"
+    """Put ``[time.kernel]`` into the chip's file. How far off it is then, ``[errors]`` says (time_rows.py).
+
+    ``fitted``: how many functions; 0 where a part of the constants was fitted only, and the others are of those that
+    the file states.
+    """
     own = tomllib.loads(file_of(chip).read_text())["time"]["kernel"]
+    on = f"{fitted} whole functions" if fitted else own["fitted_on"]
     plain = {name: float(f"{values[name]:.4g}") for name, old in own.items() if isinstance(old, float)}
     constants = TimeConstants(MappingProxyType(plain), on)
     write(file_of(chip), {"kernel": section_text("kernel", constants, f"{_FITTED}: {on}", own["sources"] | SOURCES)})
@@ -330,6 +345,7 @@ def write_common(found: Mapping[str, float]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--only", default="")
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
     rows = rows_of(options.folder)
@@ -337,7 +353,7 @@ def main() -> None:
         if row.lacking:
             print(f"left out: {row.name}: {row.lacking}")
     rows = [row for row in rows if not row.lacking and len(row.kernels)]
-    fit = Fit(rows)
+    fit = Fit(rows, options.only)
     held = np.array([row.held_back for row in rows])
     half = fit.trimmed(~held & ~np.array([row.impossible for row in rows]))
     errors = fit.modelled(half) / fit.wanted - 1
@@ -350,10 +366,11 @@ def main() -> None:
     print(table([row for row in rows if row.held_back and row.as_timed], errors[held & alike]))
     print({name: float(f"{value:.3g}") for name, value in zip(fit.names, half)})
     if options.write:
-        write_common(dict(zip(fit.names, half)))
-        for chip in sorted({*fit.chips} - FEW):
+        if fit.free[: len(SHARED)].any():
+            write_common(dict(zip(fit.names, half)))
+        for chip in sorted({chip for chip in fit.chips if (fit.free & fit.of_chip(chip)).any()} - FEW):
             of_chip = np.array([row.chip == chip for row in rows])
-            write_chip(chip, fit.constants(chip, half), int(np.sum(of_chip & ~held)))
+            write_chip(chip, fit.constants(chip, half), 0 if options.only else int(np.sum(of_chip & ~held)))
 
 
 if __name__ == "__main__":
