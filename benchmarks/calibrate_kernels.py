@@ -1,6 +1,6 @@
 """Fit the constants of kernels on whole functions that were timed, and say how far off the model is on the others.
 
-    python benchmarks/calibrate_kernels.py FOLDER [--write]
+    python benchmarks/calibrate_kernels.py FOLDER [--only WORD] [--write]
 
 FOLDER holds ``rows.jsonl.gz`` (a JSON object a line: ``id``, ``chip``, ``op``, ``ms``, the profiler's device time, and
 ``peak_mb``, its peak of memory) and ``ID.hlo``, the scheduled module of each, as a TPU compiler made it ahead of time.
@@ -11,7 +11,8 @@ held back, by a hash.
 
 Every kernel is counted once by the model itself (``Schedule``), with probing constants that show one class of work at a
 time, as work is linear in them. What the units take is then fitted: the logarithm of a program's time, misses counted
-by their size. Priors keep constants near what is published or was counted by hand where rows say nothing.
+by their size. A fit begins at the constants that stand, and priors keep it near them where rows say nothing. ``--only``
+fits those whose name holds a word (a chip, a constant: "tpu-v4", "call_us"), and leaves the others as they stand.
 """
 
 from __future__ import annotations
@@ -46,34 +47,34 @@ from tilewright.targets import TimeConstants, target
 from tilewright.targets.chips import TIME, common_time
 
 SHARED = {
-    "narrow_ops": (0.64, 0.4),
-    "convert_ops": (1.0, 0.4),
-    "repeat_ops": (0.3, 0.4),
-    "cut_ops": (0.5, 0.4),
-    "move_ops": (1.0, 0.4),
-    "sum_ops": (1.0, 0.4),
-    "transcendental_ops": (2.5, 0.4),
-    "restreamed": (1.0, 0.3),
-    "vector_cycles": (0.31, 0.3),
-    "rotation_cycles": (3.5, 0.4),
-    "near_kb_a_cycle": (7.0, 0.15),
-    "step_kcycles": (0.16, 0.5),
+    **dict.fromkeys(("narrow_ops", "convert_ops", "repeat_ops", "cut_ops", "move_ops", "sum_ops"), 0.4),
+    "transcendental_ops": 0.4,
+    "restreamed": 0.3,
+    "vector_cycles": 0.3,
+    "rotation_cycles": 0.4,
+    "near_kb_a_cycle": 0.15,
+    "step_kcycles": 0.5,
 }
-"""What all chips have in common: a first guess, and how far off it may be (as a logarithm)."""
-OWN = {"near_launch_us": (0.3, 0.4), "hbm_us": (0.6, 0.4), "scalar_us": (0.08, 0.3), "efficiency": (0.94, 0.05)}
-OWN |= {"hbm": (0.9, 0.05)}
-"""What every chip has for itself: the start of a kernel, what HBM adds to it, and the shares of both peaks."""
+"""What all chips have in common, and how far off what stands may be (as a logarithm)."""
+OWN = {"near_launch_us": 0.4, "hbm_us": 0.4, "scalar_us": 0.3, "efficiency": 0.05, "hbm": 0.05, "call_us": 0.4}
+"""What every chip has for itself: the start of a kernel, what HBM adds to it, the shares of both peaks, and what a call
+costs beside its kernels, which only whole models have in their times."""
 CLASSES = ("narrow_ops", "convert_ops", "repeat_ops", "cut_ops", "move_ops", "sum_ops", "transcendental_ops")
 COLUMNS = ("runs", "matrix", "far", "again", "near", "common", "plain", *CLASSES, "special", "turned", "rows")
 COLUMNS += ("elements", "windows", "scalar", "link", "apart", "least")
+MODEL = "gpt2"
 MODELS = 2.0
 """Weight of a whole model against one function, which it has dozens of."""
 FEW = {"tpu-v5e"}
 """Chips of which one op alone was timed."""
+CALLED = {"tpu-v5p": "tpu-v4", "tpu-7x": "tpu-v6e"}
+"""Chips of which no whole model was timed, and the one whose calls theirs are taken to be like."""
 ALIKE = 0.02
 """How far the peak of memory of a module may be from that of what was timed."""
 MOST = 0.98
 """The most of a peak that any kernel is taken to reach."""
+STILL = 1e-6
+"""How far a constant may move that is not fitted (as a logarithm)."""
 PRIOR = 0.05
 """Weight of a prior against one row."""
 SOFT = 0.05
@@ -166,7 +167,7 @@ def _same_peak(line: Mapping[str, object], module: Path) -> bool:
 
 
 def rows_of(folder: Path) -> list[Counted]:
-    """All timed functions that have a module, and the passes of gpt2 without what a call costs."""
+    """All timed functions that have a module, and the passes of gpt2 with what their calls cost."""
     items, otherwise = [], set[str]()
     with gzip.open(folder / "rows.jsonl.gz", "rt") as lines:
         for line in map(json.loads, lines):
@@ -177,9 +178,8 @@ def rows_of(folder: Path) -> list[Counted]:
                     otherwise.add(line["id"])
     for point in measured_times.gpt2():
         if point.dump:
-            call = target(point.chip).time["kernel"]["call_us"]
             name = f"{point.chip[4:]}.gpt2.{point.sequence}.{point.batch}"
-            items.append((name, point.chip, 1e3 * point.milliseconds - call, point.dump))
+            items.append((name, point.chip, 1e3 * point.milliseconds, point.dump))
     with ProcessPoolExecutor() as pool:
         rows = list(pool.map(counted, items, chunksize=4))
     for row in rows:
@@ -187,10 +187,25 @@ def rows_of(folder: Path) -> list[Counted]:
     return rows
 
 
+def standing(chip: str) -> dict[str, float]:
+    """What stands in a chip's file under the names of ``SHARED`` and ``OWN``: where a fit begins, and its priors."""
+    found = chip_of(target(chip))
+    kernel, cycle = found.kernel, 1 / found.kernel["ghz"] / found.kernel["cores"]
+    return {
+        **kernel.values,
+        "vector_cycles": kernel["vector_ns"] / cycle,
+        "rotation_cycles": kernel["rotation_ns"] / cycle,
+        "near_kb_a_cycle": kernel["near_mb_per_us"] * cycle,
+        "step_kcycles": kernel["step_us"] * kernel["ghz"],
+        "hbm_us": kernel["launch_us"] - kernel["near_launch_us"],
+        "hbm": kernel["mb_per_us"] / (found.hbm_peak / 1e12),
+    }
+
+
 class Fit:
     """All kernels of many functions as one table, and what the model makes of it under other constants."""
 
-    def __init__(self, rows: Sequence[Counted]) -> None:
+    def __init__(self, rows: Sequence[Counted], only: str = "") -> None:
         self.rows, self.chips = rows, sorted({row.chip for row in rows})
         self.table = dict(zip(COLUMNS, np.concatenate([row.kernels for row in rows]).T))
         self.row = np.repeat(np.arange(len(rows)), [len(row.kernels) for row in rows])
@@ -198,9 +213,12 @@ class Fit:
         self.chip = which[self.row]
         self.wanted = np.array([row.wanted for row in rows])
         self.other = np.array([row.other for row in rows])
+        self.of, self.calls = which, np.array([row.op == MODEL for row in rows])
         self.names = [*SHARED, *(f"{name} {chip}" for chip in self.chips for name in OWN)]
-        priors = [*SHARED.values(), *(list(OWN.values()) * len(self.chips))]
-        self.first, self.loose = np.array([prior[0] for prior in priors]), np.array([prior[1] for prior in priors])
+        self.loose = np.array([*SHARED.values(), *(list(OWN.values()) * len(self.chips))])
+        own = [standing(chip) for chip in self.chips]
+        self.first = np.array([*(own[0][name] for name in SHARED), *(found[name] for found in own for name in OWN)])
+        self.free = np.array([only in name for name in self.names])
 
     def constants(self, chip: str, values: np.ndarray) -> dict[str, float]:
         """The constants of one chip's kernels, those that all chips have in common included."""
@@ -214,6 +232,7 @@ class Fit:
         made |= {"rotation_ns": found["rotation_cycles"] * cycle, "transcendental_ns": cycle}
         made |= {"near_mb_per_us": found["near_kb_a_cycle"] / cycle, "step_us": found["step_kcycles"] / old["ghz"]}
         made["mb_per_us"] = own["hbm"] * hbm
+        made["call_us"] = found.get(f"call_us {CALLED.get(chip, chip)}", old["call_us"])
         return {**old.values, **made}
 
     def modelled(self, values: np.ndarray) -> np.ndarray:
@@ -232,11 +251,16 @@ class Fit:
         start = start + stream * FIRST_WINDOW / np.maximum(t["windows"], t["rows"]) + t["apart"]
         start = start + (t["windows"] - 1) * c["step_us"]
         each = np.where(t["scalar"] > 0, c["scalar_us"], start) + parts[-1] + NOT_HIDDEN * parts[-2]
-        return np.bincount(self.row, each * t["runs"], len(self.rows)) + self.other
+        called = self.calls * np.array([constants["call_us"] for constants in of])[self.of]
+        return np.bincount(self.row, each * t["runs"], len(self.rows)) + self.other + called
+
+    def of_chip(self, chip: str) -> np.ndarray:
+        """Which of the constants a chip has for itself."""
+        return np.array([name.endswith(f" {chip}") for name in self.names])
 
     def fitted(self, on: np.ndarray) -> np.ndarray:
         """The constants that fit some of the functions best."""
-        weights = np.array([MODELS if row.op == "gpt2" else 1.0 for row in self.rows])
+        weights = np.array([MODELS if row.op == MODEL else 1.0 for row in self.rows])
 
         def misses(moved: np.ndarray) -> np.ndarray:
             off = np.log(self.modelled(self.first * np.exp(moved)) / self.wanted)[on] / SOFT
@@ -244,13 +268,27 @@ class Fit:
             return np.concatenate([soft, PRIOR / SOFT * moved / self.loose])
 
         shares = [name.startswith(("efficiency", "hbm tpu")) for name in self.names]
-        high = np.where(shares, np.log(MOST / self.first), 3.0)
-        return self.first * np.exp(least_squares(misses, np.zeros(len(high)), bounds=(-3.0, high), max_nfev=40).x)
+        high = np.where(shares, np.maximum(np.log(MOST / self.first), STILL), 3.0)
+        bounds = np.where(self.free, -3.0, -STILL), np.where(self.free, high, STILL)
+        moved = least_squares(misses, np.zeros(len(high)), bounds=bounds, max_nfev=40).x
+        return self.first * np.exp(np.where(self.free, moved, 0.0))
 
     def trimmed(self, on: np.ndarray) -> np.ndarray:
-        """The same in two turns: what is off by half or more after the first was compiled otherwise than it is here."""
+        """The same in two turns: what is off by half or more after the first was compiled otherwise than it is here.
+
+        What a call costs is read again at the end: the weighted middle of what its chip's passes leave, as passes that
+        the measured program computed in another way (scores through HBM) must not move it.
+        """
         off = np.abs(np.log(self.modelled(self.fitted(on)) / self.wanted))
-        return self.fitted(on & (off < np.log(1.5)))
+        found = self.fitted(on & (off < np.log(1.5)))
+        left = self.wanted - self.modelled(found)
+        for chip in {self.rows[k].chip for k in np.flatnonzero(self.calls)}:
+            passes = np.flatnonzero(self.calls & (self.of == self.chips.index(chip)))
+            passes = passes[np.argsort(left[passes])]
+            share = np.cumsum(1 / self.wanted[passes])
+            call = self.names.index(f"call_us {chip}")
+            found[call] += self.free[call] * left[passes[np.searchsorted(share, share[-1] / 2)]]
+        return found
 
 
 def table(rows: Sequence[Counted], errors: np.ndarray, worst: int = 20) -> str:
@@ -270,7 +308,6 @@ def table(rows: Sequence[Counted], errors: np.ndarray, worst: int = 20) -> str:
 
 _FITTED = "fitted by benchmarks/calibrate_kernels.py on whole functions"
 _SHARED = f"{_FITTED}, of all chips together"
-_COUNTED = "not fitted: seen in modules compiled ahead of time"
 SOURCES = {
     **dict.fromkeys((*CLASSES, "restreamed"), _SHARED),
     **dict.fromkeys(
@@ -278,39 +315,37 @@ SOURCES = {
     ),
     **dict.fromkeys(("near_launch_us", "launch_us", "scalar_us", "efficiency"), _FITTED),
     "mb_per_us": f"{_FITTED}: one share of HBM's peak",
-    "transcendental_cycles": "not fitted: one operation of the transcendental unit a cycle and core",
-    "ghz": "not fitted: the published clock",
-    "cores": "not fitted: published: TensorCores that are one device",
-    "fill_rows": "not fitted: chosen on measured products, a share of a side",
-    "common_mb_per_us": "not fitted: measured reductions only say that it is at least this",
-    "gather_row_cycles": "read off public times of v6e: 2,048 and 8,192 rows of 4 KiB, whose bytes pass meanwhile",
-    "gather_element_cycles": "read off one public time of v6e: 32,768 elements taken along an axis",
     "call_us": "what a call costs beyond its kernels: the one constant read off whole models, gpt2_measured.csv",
-    "near_result_mb": f"{_COUNTED}: the largest result that gpt2 keeps near the core; others keep larger ones",
-    "between_calls_mb": f"{_COUNTED}: the largest argument that is brought in between calls",
 }
+"""Where fitted constants are from; what is not fitted keeps the source that its file states."""
 
 
 def write_chip(chip: str, values: Mapping[str, float], fitted: int) -> None:
-    """Put ``[time.kernel]`` into the chip's file. How far off it is then, ``[errors]`` says (time_rows.py)."""
-    on = f"{fitted} whole functions"
+    """Put ``[time.kernel]`` into the chip's file. How far off it is then, ``[errors]`` says (time_rows.py).
+
+    ``fitted``: how many functions; 0 where a part of the constants was fitted only, and the others are of those that
+    the file states.
+    """
     own = tomllib.loads(file_of(chip).read_text())["time"]["kernel"]
+    on = f"{fitted} whole functions" if fitted else own["fitted_on"]
     plain = {name: float(f"{values[name]:.4g}") for name, old in own.items() if isinstance(old, float)}
     constants = TimeConstants(MappingProxyType(plain), on)
-    write(file_of(chip), {"kernel": section_text("kernel", constants, f"{_FITTED}: {on}", SOURCES)})
+    write(file_of(chip), {"kernel": section_text("kernel", constants, f"{_FITTED}: {on}", own["sources"] | SOURCES)})
 
 
 def write_common(found: Mapping[str, float]) -> None:
     """Put what all chips have in common of ``[time.kernel]`` into its file; what is not fitted stays as it is."""
     path = Path(str(resources.files("tilewright.targets") / TIME))
+    sources = tomllib.loads(path.read_text())["time"]["kernel"]["sources"] | SOURCES
     values = {name: found.get(name, old) for name, old in common_time()[0]["kernel"].values.items()}
     constants = TimeConstants(MappingProxyType({name: float(f"{value:.4g}") for name, value in values.items()}))
-    write(path, {"kernel": section_text("kernel", constants, _SHARED, SOURCES)})
+    write(path, {"kernel": section_text("kernel", constants, _SHARED, sources)})
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--only", default="")
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
     rows = rows_of(options.folder)
@@ -318,7 +353,7 @@ def main() -> None:
         if row.lacking:
             print(f"left out: {row.name}: {row.lacking}")
     rows = [row for row in rows if not row.lacking and len(row.kernels)]
-    fit = Fit(rows)
+    fit = Fit(rows, options.only)
     held = np.array([row.held_back for row in rows])
     half = fit.trimmed(~held & ~np.array([row.impossible for row in rows]))
     errors = fit.modelled(half) / fit.wanted - 1
@@ -331,10 +366,11 @@ def main() -> None:
     print(table([row for row in rows if row.held_back and row.as_timed], errors[held & alike]))
     print({name: float(f"{value:.3g}") for name, value in zip(fit.names, half)})
     if options.write:
-        write_common(dict(zip(fit.names, half)))
-        for chip in sorted({*fit.chips} - FEW):
+        if fit.free[: len(SHARED)].any():
+            write_common(dict(zip(fit.names, half)))
+        for chip in sorted({chip for chip in fit.chips if (fit.free & fit.of_chip(chip)).any()} - FEW):
             of_chip = np.array([row.chip == chip for row in rows])
-            write_chip(chip, fit.constants(chip, half), int(np.sum(of_chip & ~held)))
+            write_chip(chip, fit.constants(chip, half), 0 if options.only else int(np.sum(of_chip & ~held)))
 
 
 if __name__ == "__main__":
