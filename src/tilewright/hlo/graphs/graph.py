@@ -101,7 +101,7 @@ class Node:
         self.operands: list[Value] = list(operands)
         self.attributes = {} if attributes is None else attributes
         self.results: list[Value] = []
-        self.blocks: list[Block] = []
+        self.blocks: Sequence[Block] = ()
         self.block: Block | None = None
         self.handle: Any = None
         self.like: Node | None = None

@@ -141,8 +141,8 @@ class _Reader(Reader):
 
     def _put(self, block: Block, handle: Any, given: Sequence[Value]) -> list[Value]:
         """Read a body of these arguments to the end of a block; what it returns, where it is another's."""
-        known = self.program.by_name[self.place[1]].operations
-        parameters, operations = ([op for op in known if (op.opcode == "parameter") is kind] for kind in (True, False))
+        whole = self.program.by_name[self.place[1]].operations
+        parameters, operations = ([op for op in whole if (op.opcode == "parameter") is kind] for kind in (True, False))
         if (len(parameters), len(operations)) != (len(given), len(handle.operations)):
             raise UnsupportedError(f"{self.place[1]} is not as its text says")
         named, computed, origin = self.named, self.computed, self.place
@@ -170,7 +170,7 @@ class _Reader(Reader):
             elif key is not None and computed is not None and key in computed:
                 results, block.changed = [computed[key]], True
             else:
-                node = block.append(node or self.another(first, operands))
+                node = block.append(node or self._another(first, operands))
                 node.position, node.origins = self.position, (Origin(op, *origin), *self.calls)
                 if len(results := node.results) == 1:
                     named[op.name] = results[0]
@@ -183,6 +183,15 @@ class _Reader(Reader):
             if node is not None:
                 node.drop()
         return []
+
+    @staticmethod
+    def _another(first: Node, operands: Sequence[Value]) -> Node:
+        """An operation that says of others what the ``first`` says, and shares its handles."""
+        op = Node(first.name, operands, first.attributes)
+        op.handle, op.plain, op.said = first.handle, first.plain, first.said or first.key
+        for value in first.results:
+            op.add_result(value.shape, value.dtype).handle = value.handle
+        return op
 
     def _known(self, op: Operation, node: Node, said: tuple[object, ...]) -> tuple[Node, int]:
         """What is known of an operation that is the first to say so: itself, and a number where others may be merged
