@@ -17,7 +17,6 @@ from graphlib import CycleError, TopologicalSorter
 from itertools import chain
 from typing import Any, NamedTuple
 
-from tilewright.errors import UnsupportedError
 from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.graphs.graph import Block, Node, Value, in_order, operations_in
 from tilewright.hlo.graphs.mlir import Reader
@@ -91,11 +90,15 @@ _NOTHING = (Origin(Operation("", "", ""), ""),)
 def functions_of(program: Program, once: bool = False) -> tuple[list[Block], int]:
     """The program's functions, calls in place as :class:`Inline` leaves them, and how many operations went.
 
-    Each operation knows what it was (``Node.origins``). ``once``: what an operation before it has computed is not put
-    there again (:class:`CommonSubexpressions`). Raises UnsupportedError where the program is not that of its text.
+    Each operation knows what it was (``Node.origins``); none does where MLIR reads the text in another way than the
+    program's reader. ``once``: what an operation before it has computed is not put there again.
     """
-    reader = _Reader(program, once)
-    return reader.functions(parse_module(program.text)), reader.gone
+    module, reader = parse_module(program.text), _Reader(program, once)
+    try:
+        return reader.functions(module), reader.gone
+    except LookupError:
+        gone = Inline().apply_module(module)
+        return read_functions(module), gone
 
 
 class _Reader(Reader):
@@ -144,7 +147,7 @@ class _Reader(Reader):
         whole = self.program.by_name[self.place[1]].operations
         parameters, operations = ([op for op in whole if (op.opcode == "parameter") is kind] for kind in (True, False))
         if (len(parameters), len(operations)) != (len(given), len(handle.operations)):
-            raise UnsupportedError(f"{self.place[1]} is not as its text says")
+            raise LookupError(self.place[1])
         named, computed, origin = self.named, self.computed, self.place
         named.update((op.name, value) for op, value in zip(parameters, given))
         self.values.update(zip(handle.arguments, given))
@@ -198,7 +201,7 @@ class _Reader(Reader):
         with it, which all have that do the same; 0 where none may.
         """
         if node.name.rpartition(".")[2] != op.opcode.rpartition(".")[2]:
-            raise UnsupportedError(f"the program's {op.opcode} is {node.name} in its text")
+            raise LookupError(op.name)
         key = merging_key(node, ())
         known = node, self.numbers.setdefault(key, len(self.numbers) + 1) if key is not None else 0
         fixed = node.name != "constant" or node.attributes["literal"].element is not None
