@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.graphs.graph import Block, Node, Value, in_order, operations_in
-from tilewright.hlo.graphs.mlir import Reader
+from tilewright.hlo.graphs.mlir import Reader, read_functions
 from tilewright.hlo.inlining import DEEPEST, as_choice, dims_of
 from tilewright.hlo.ir import ir, parse_module
 from tilewright.hlo.opcodes import ELEMENTWISE, PRODUCTS
