@@ -194,7 +194,6 @@ def _renamed(operations: Sequence[Operation], same: Callable[[Operation], str]) 
 def _once(operations: Sequence[Operation], program: Program) -> list[Operation]:
     """The operations without those that compute what another has computed."""
     known: dict[tuple[object, ...], str] = {}
-    known_attributes: dict[int, tuple[object, ...]] = {}  # operations share them
     written = {op.name: op.operands[0] for op in operations if op.opcode in _UPDATES and op.operands}
 
     def same(op: Operation) -> str:
@@ -209,8 +208,7 @@ def _once(operations: Sequence[Operation], program: Program) -> list[Operation]:
         told = op.operands or "literal" in op.attributes  # which constant it is, and along which dim it counts
         if not merges or kind not in INSIDE or not told:
             return ""
-        if (said := known_attributes.get(id(op.attributes))) is None:
-            said = known_attributes[id(op.attributes)] = tuple(sorted(op.attributes.items()))
+        said: tuple[object, ...] = tuple(sorted(op.attributes.items())) if op.attributes else ()
         if op.calls:
             said += tuple([inner.opcode for callee in op.calls for inner in program.by_name[callee].operations])
         first = known.setdefault((kind, op.shape, op.operands, said), op.name)

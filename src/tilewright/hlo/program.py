@@ -146,20 +146,13 @@ class Operation:
     line: int = 0
     root: bool = False
 
-    def reading(
-        self,
-        operands: tuple[str, ...],
-        name: str = "",
-        source: Source | None = None,
-        shapes: tuple[str, ...] | None = None,
-    ) -> Operation:
-        """The same of other operands, of other shapes, under another name and of another line if they are given.
+    def reading(self, operands: tuple[str, ...], name: str = "", source: Source | None = None) -> Operation:
+        """The same of other operands, under another name and of another line if they are given.
 
         (``replace`` takes five times as long.)
         """
-        shapes = self.operand_shapes if shapes is None else shapes
         return Operation(
-            *(name or self.name, self.opcode, self.shape, operands, shapes, self.attributes),
+            *(name or self.name, self.opcode, self.shape, operands, self.operand_shapes, self.attributes),
             *(self.op_name, source or self.source, self.calls, self.line, self.root),
         )
 

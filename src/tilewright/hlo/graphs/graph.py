@@ -16,8 +16,7 @@ from __future__ import annotations
 import gc
 import heapq
 import re
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from graphlib import TopologicalSorter
@@ -102,7 +101,7 @@ class Node:
         self.operands: list[Value] = list(operands)
         self.attributes = {} if attributes is None else attributes
         self.results: list[Value] = []
-        self.blocks: list[Block] = []
+        self.blocks: Sequence[Block] = ()
         self.block: Block | None = None
         self.handle: Any = None
         self.like: Node | None = None
@@ -273,8 +272,7 @@ class Block:
     """
 
     __slots__ = (
-        "arguments", "changed", "edits", "handle", "loose", "merged", "module", "name", "operations", "owner", "placed",
-        "seen",
+        "arguments", "changed", "edits", "handle", "loose", "merged", "module", "name", "operations", "owner", "seen",
     )  # fmt: skip
 
     def __init__(self, name: str = "", owner: Node | None = None) -> None:
@@ -285,7 +283,6 @@ class Block:
         self.module: Any = None
         self.changed, self.edits, self.merged, self.seen = False, 0, -1, -1
         self.loose: list[Node] | None = None
-        self.placed: tuple[list[Node], int, dict[str, list[int]]] = [], 0, {}
 
     def add_argument(self, shape: Shape | None, dtype: str) -> Value:
         self.arguments.append(Value(shape, dtype, None, len(self.arguments)))
@@ -298,16 +295,6 @@ class Block:
         if self.loose is not None:
             self.loose.append(operation)
         return operation
-
-    def places(self, names: Collection[str]) -> list[int]:
-        """Where operations of these names stand, in order: all are looked at once, until others are there."""
-        operations, count, places = self.placed
-        if operations is not self.operations or count != len(operations):
-            places = defaultdict(list)
-            for k, op in enumerate(self.operations):
-                places[op.name].append(k)
-            self.placed = self.operations, len(self.operations), places
-        return sorted([k for name in names if name in places for k in places[name]])
 
 
 def replace_value(old: Value, new: Value) -> None:

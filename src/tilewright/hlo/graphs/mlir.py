@@ -393,15 +393,6 @@ class Reader:
         for view in block.handle.operations:
             block.append(self.operation(view.operation))
 
-    @staticmethod
-    def another(first: Node, operands: Iterable[Value]) -> Node:
-        """An operation of other operands that says what the ``first`` says, and shares its handles."""
-        op = Node(first.name, operands, first.attributes)
-        op.handle, op.plain, op.said = first.handle, first.plain, first.said or first.key
-        for result in first.results:
-            op.add_result(result.shape, result.dtype).handle = result.handle
-        return op
-
     def operation(self, handle: Any, operands: Iterable[Value] | None = None) -> Node:
         """An operation; of these ``operands``, where they are known."""
         name, held, regions, values = handle.name.removeprefix(_PREFIX), handle.attributes, handle.regions, self.values

@@ -90,7 +90,7 @@ class ReshapeOfBranch(Rewrite):
     def apply(self, block: Block) -> int:
         """Change the conditionals of ``block``, each result at most once."""
         count = 0
-        for op in [op for k in block.places(("case", "if")) if (op := block.operations[k]).plain]:
+        for op in [op for op in block.operations if op.name in ("case", "if") and op.plain]:
             count += _reshape_inside(op, block)
             for k in range(len(op.results)):
                 shape = _shape_before(op, k)
@@ -148,7 +148,7 @@ class ReshapeOfLoop(Rewrite):
     def apply(self, block: Block) -> int:
         """Change the carried shapes of the loops of ``block``, each carried array at most once."""
         count = 0
-        for op in [op for k in block.places(("while",)) if (op := block.operations[k]).plain and len(op.blocks) == 2]:
+        for op in [op for op in block.operations if op.name == "while" and op.plain and len(op.blocks) == 2]:
             for k in range(len(op.results)):
                 shape = _shape_from_reshape(op, k) or _shape_from_rows(op, k)
                 if shape is not None:

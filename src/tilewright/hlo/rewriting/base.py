@@ -97,8 +97,8 @@ class LocalRewrite(Rewrite):
     def apply(self, block: Block) -> int:
         """One sweep in order, new operations taking the place of the one they replace."""
         make, takes, old = Maker(block), self.takes if block.owner is None else (), block.operations
-        places = block.places(self.roots) if self.roots else range(len(old))
-        makers = [old[k] for k in block.places(takes)] if places else []
+        places = [k for k, op in enumerate(old) if not self.roots or op.name in self.roots]
+        makers = [op for op in old if op.name in takes] if takes and places else []
         taking = {user for maker in makers for value in maker.results for user in value.users}
         block.operations = []
         seen = block.seen if self.near else -1

@@ -445,7 +445,7 @@ class Fusions(Values):
             operands = tuple([name for names in alone for name in self._made_of(names, few)])
             # a region may take a part of what a loop before it gives: only the part has a shape here
             told = [shapes.get(n, "") or (self.by_name[n].shape if n in self.by_name else "") for n in operands]
-            found += self._laid_out(op.reading(operands, shapes=tuple(told)))
+            found += self._laid_out(replace(op, operands=operands, operand_shapes=tuple(told)))
         return found
 
     def _made_of(self, names: Sequence[str], few: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.graphs.graph import Block, Node, Value, in_order, operations_in
 from tilewright.hlo.graphs.mlir import Reader, read_functions
-from tilewright.hlo.inlining import DEEPEST, as_choice
+from tilewright.hlo.inlining import DEEPEST, as_choice, dims_of
 from tilewright.hlo.ir import ir, parse_module
 from tilewright.hlo.opcodes import ELEMENTWISE, PRODUCTS
 from tilewright.hlo.program import Computation, Operation, Program
@@ -90,8 +90,8 @@ _NOTHING = (Origin(Operation("", "", ""), ""),)
 def functions_of(program: Program, once: bool = False) -> tuple[list[Block], int]:
     """The program's functions, calls in place as :class:`Inline` leaves them, and how many operations went.
 
-    Each operation knows what it was (``Node.origins``); where the text has others than the program, none does.
-    ``once``: what an operation before it has computed is not put there again (:class:`CommonSubexpressions`).
+    Each operation knows what it was (``Node.origins``); none does where MLIR reads the text in another way than the
+    program's reader. ``once``: what an operation before it has computed is not put there again.
     """
     module, reader = parse_module(program.text), _Reader(program, once)
     try:
@@ -104,18 +104,18 @@ def functions_of(program: Program, once: bool = False) -> tuple[list[Block], int
 class _Reader(Reader):
     """Reads a program's module beside the program, whose names say which values an operation takes.
 
-    MLIR is asked once for operations that share their attributes: their lines differ in nothing but names. Raises
-    LookupError where module and program are not of one text.
+    MLIR is asked once for operations that share their attributes: their lines differ in nothing but names.
     """
 
     def __init__(self, program: Program, once: bool) -> None:
         super().__init__()
         self.program, self.once, self.called, self.gone = program, once, False, 0
         self.private: dict[str, Any] = {}  # functions that are put in place of their calls, and their bodies
-        self.alike: dict[tuple[object, ...], Node] = {}
+        self.alike: dict[tuple[object, ...], tuple[Node, int]] = {}
+        self.numbers: dict[Hashable, int] = {}  # of all that operations say
         self.named = dict[str, Value]()  # values of the function that is read
         self.place, self.calls = ("", ""), tuple[Origin, ...]()  # it, the computation in it, the calls that led there
-        self.first: dict[Hashable, Value] | None = None  # what was computed, where it is not to be computed again
+        self.computed: dict[Hashable, Value] | None = None  # what was computed, where it is not to be computed again
         self.bodies = iter(tuple[str]())  # of the operation that is read
 
     def functions(self, module: Any) -> list[Block]:
@@ -135,33 +135,34 @@ class _Reader(Reader):
         return [body for name, body in bodies.items() if name in named]
 
     def fill(self, block: Block) -> None:
-        around, name = (self.place, self.first, self.bodies), block.name or next(self.bodies, "")
+        around, name = (self.place, self.computed, self.bodies), block.name or next(self.bodies, "")
         merges = self.once and block.owner is None and name not in self.private
-        self.place, self.first = (block.name or self.place[0], name), {} if merges else None
+        self.place, self.computed = (block.name or self.place[0], name), {} if merges else None
         self._put(block, block.handle, block.arguments)
         block.merged = block.edits if merges else -1
-        self.place, self.first, self.bodies = around
+        self.place, self.computed, self.bodies = around
 
     def _put(self, block: Block, handle: Any, given: Sequence[Value]) -> list[Value]:
         """Read a body of these arguments to the end of a block; what it returns, where it is another's."""
-        known = self.program.by_name[self.place[1]].operations
-        parameters, operations = ([op for op in known if (op.opcode == "parameter") is kind] for kind in (True, False))
+        whole = self.program.by_name[self.place[1]].operations
+        parameters, operations = ([op for op in whole if (op.opcode == "parameter") is kind] for kind in (True, False))
         if (len(parameters), len(operations)) != (len(given), len(handle.operations)):
             raise LookupError(self.place[1])
-        named, first_of, alike, origin = self.named, self.first, self.alike, self.place
+        named, computed, origin = self.named, self.computed, self.place
         named.update((op.name, value) for op, value in zip(parameters, given))
         self.values.update(zip(handle.arguments, given))
         for op, view in zip(operations, handle.operations):
-            said, node = (id(op.attributes), op.opcode, op.shape, op.operand_shapes), None
-            operands = [
-                named.get(name) or self.values[view.operation.operands[k]] for k, name in enumerate(op.operands)
-            ]
+            said, each, node = (id(op.attributes), op.opcode, op.shape, op.operand_shapes), view.operation, None
+            operands = [named.get(name) or self.values[each.operands[k]] for k, name in enumerate(op.operands)]
             if op.opcode == "return" and handle != block.handle:
                 return operands
-            if (first := alike.get(said)) is None:
-                first = node = self._new(op, view.operation, operands, said)
+            if (known := self.alike.get(said)) is None:
+                self.bodies = iter(op.calls)
+                node = self.operation(each, operands)
+                known = self._known(op, node, said)
+            first, number = known
             self.position += 1
-            key = merging_key(first, operands) if first_of is not None and block.owner is None else None
+            key = (number, *operands) if number and computed is not None and block.owner is None else None
             callee = op.calls[0] if op.opcode == "call" and op.calls and first.plain else ""
             if callee in self.private and self.position <= Inline.limit and len(self.calls) < DEEPEST:
                 around = self.place, self.calls, self.named
@@ -169,33 +170,44 @@ class _Reader(Reader):
                 self.calls = (Origin(op, *origin), *self.calls)
                 results = self._put(block, self.private[callee], operands)
                 self.place, self.calls, self.named = around
-            elif key is not None and first_of is not None and key in first_of:
-                results, block.changed = [first_of[key]], True
+            elif key is not None and computed is not None and key in computed:
+                results, block.changed = [computed[key]], True
             else:
-                node = block.append(node or self.another(first, operands))
+                node = block.append(node or self._another(first, operands))
                 node.position, node.origins = self.position, (Origin(op, *origin), *self.calls)
                 if len(results := node.results) == 1:
                     named[op.name] = results[0]
-                if key is not None and first_of is not None:
-                    first_of[key] = results[0]
+                if key is not None and computed is not None:
+                    computed[key] = results[0]
                 continue
             self.gone += 1
             named |= {op.name: results[0]} if len(results) == 1 else {}
-            self.values.update(zip(view.operation.results, results) if len(results) > 1 else ())
+            self.values.update(zip(each.results, results) if len(results) > 1 else ())
             if node is not None:
                 node.drop()
         return []
 
-    def _new(self, op: Operation, handle: Any, operands: list[Value], said: tuple[object, ...]) -> Node:
-        """An operation that is the first to say what it says."""
-        self.bodies = iter(op.calls)
-        node = self.operation(handle, operands)
+    @staticmethod
+    def _another(first: Node, operands: Sequence[Value]) -> Node:
+        """An operation that says of others what the ``first`` says, and shares its handles."""
+        op = Node(first.name, operands, first.attributes)
+        op.handle, op.plain, op.said = first.handle, first.plain, first.said or first.key
+        for value in first.results:
+            op.add_result(value.shape, value.dtype).handle = value.handle
+        return op
+
+    def _known(self, op: Operation, node: Node, said: tuple[object, ...]) -> tuple[Node, int]:
+        """What is known of an operation that is the first to say so: itself, and a number where others may be merged
+        with it, which all have that do the same; 0 where none may.
+        """
         if node.name.rpartition(".")[2] != op.opcode.rpartition(".")[2]:
             raise LookupError(op.name)
-        known = node.name != "constant" or node.attributes["literal"].element is not None
-        if known and not node.blocks and len(node.results) < 2:
-            self.alike[said] = node
-        return node
+        key = merging_key(node, ())
+        known = node, self.numbers.setdefault(key, len(self.numbers) + 1) if key is not None else 0
+        fixed = node.name != "constant" or node.attributes["literal"].element is not None
+        if fixed and not node.blocks and len(node.results) < 2:
+            self.alike[said] = known
+        return known
 
 
 _SYMBOL = re.compile(r'@"?([\w$.\-]+)')
@@ -382,6 +394,5 @@ def _of_product(
 
 
 def _only_unit_dims(op: Operation) -> bool:
-    texts = (shape.partition("[")[2].partition("]")[0] for shape in (*op.operand_shapes[:1], op.shape))
-    sizes = [[size for size in text.split(",") if size not in ("", "1")] for text in texts]
-    return len(sizes) == 2 and sizes[0] == sizes[1]
+    ends = [[size for size in dims_of(shape) if size != 1] for shape in (*op.operand_shapes[:1], op.shape)]
+    return len(ends) == 2 and ends[0] == ends[1]

@@ -188,10 +188,10 @@ def _give_to_movers(times: _Times, moves: _Moves) -> None:
 
     A predicted kernel stands at the transpose; by the predicted layouts its reshape may be what turns the data.
     """
-    found, readers = dict[tuple[str, str], tuple[Operation, Moved]](), defaultdict[tuple[str, str], list[str]](list)
-    for computation, op, moved in moves:
-        found[computation.name, op.name] = op, moved
-        for name in dict.fromkeys(op.operands):
+    found = {(computation.name, op.name): (op, moved) for computation, op, moved in moves}
+    readers = defaultdict[tuple[str, str], list[str]](list)
+    for computation, op, _ in moves:
+        for name in op.operands:
             readers[computation.name, name].append(op.name)
     for computation, op, moved in moves:
         if not moved.cost.bitcast or not times.get((op.line, op.name), (0.0, ""))[0]:

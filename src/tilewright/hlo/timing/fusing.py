@@ -131,7 +131,7 @@ class Fusing(Placed):
     def _add(self, op: Operation, run: Run, often: int) -> None:
         """The row of an operation that runs ``often`` in all; the clock goes on by its part of one run."""
         source = self.context.source(self.computation.name, op)
-        kernel = op.reading(op.operands, shapes=self.shapes.get(op.name))
+        kernel = replace(op, operand_shapes=self.shapes[op.name]) if op.name in self.shapes else op
         self.rows.append(timed(self.chip, kernel, run, source, self.clock, often))
         self.clock += self.rows[-1].seconds / self.runs * 1e6
 
