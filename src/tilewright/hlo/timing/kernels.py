@@ -29,8 +29,8 @@ from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.semantics.dims import devices_of, matrix_kind
 from tilewright.hlo.semantics.tiles import Tiles
 from tilewright.hlo.timing.chip import Chip
-from tilewright.hlo.timing.row import NoTime, Run, busy
-from tilewright.hlo.timing.work import HBM, NEAR, REGISTER
+from tilewright.hlo.timing.row import Run, busy
+from tilewright.hlo.timing.work import HBM, NEAR, REGISTER, NoTime
 from tilewright.layout.meshes.torus import Slice
 from tilewright.render import bytes_text, count_text
 from tilewright.targets import TimeConstants
@@ -328,8 +328,7 @@ class Kernels:
         attention = [(other, _cut(each, found.depth)[0]) for other, each, _, found in self._read if found]
         cuts, name = {taken for _, taken in attention}, op.name.rpartition("/")[2]  # rows of queries at once
         behind = (read for other, taken in attention if taken == rows for read in other.operands)
-        if len(cuts) > 1:
-            single, many = (single if rows == min(cuts) else 0), (many if rows == max(cuts) else 0)
+        single, many = (single if rows == min(cuts) else 0), (many if rows == max(cuts) else 0)
         if not (single or many) or any(read.partition("#")[0] == name for read in behind):
             kind = "tokens one by one" if rows == max(cuts) else "many tokens at once"
             kind = kind if not (single or many) else "these: the next kernel does it"
@@ -374,9 +373,7 @@ def _by_chance(kernel: Kernel) -> bool:
 def _cut(kernel: Kernel, depth: int) -> tuple[int, int]:
     """(rows of queries, tokens of the cache) that the products of attention take at once; (0, 1) without products."""
     sizes = [size[:4] for size in kernel.products if depth in size[2:4]]
-    if not sizes:
-        return 0, 1
-    return max(rows for _, rows, _, _ in sizes), max(max(columns, deep) for _, _, columns, deep in sizes)
+    return max((size[1] for size in sizes), default=0), max((max(size[2:]) for size in sizes), default=1)
 
 
 def _tables(op: Operation, arrays: Arrays, types: tuple[str, ...] = ("s32",), most: int = 2) -> list[int]:
