@@ -398,10 +398,9 @@ def _pages_of(kernel: Kernel, op: Operation, numbered: Arrays) -> _Pages | None:
     sized = [n for n in tables if any(size >= n and size % n == 0 for size in tables if size != n)]
     begins, sized = [n for n in sized if n + 1 in tables], [n for n in sized if n > 1]
     queries = next((tiles for tiles in arrays if tiles.shape != cache.shape), None)
-    if len(cache.shape) < 4 or not (begins or sized) or queries is None:
+    several = sum(tiles.shape == cache.shape for tiles in arrays) > 1  # keys and values have an array each
+    if len(cache.shape) < 4 or not (begins or (sized and several)) or queries is None:
         return None
-    if not begins and sum(tiles.shape == cache.shape for tiles in arrays) < 2:
-        return None  # keys and values have an array each
     most = max(begins or sized)
     pages, page = cache.shape[:2] if begins else cache.shape[1:3]
     fitting = [n // most for n in tables if n % most == 0 and n <= most * pages]  # no sequence has more than all pages
