@@ -2,7 +2,7 @@
 
 * The kernels, and where their arrays lie, are those of ``semantics.placing``.
 * Arguments stream in beside the compute, so that the step takes the longer of kernels and HBM.
-* In a loop every operation on one number is a kernel.
+* In a loop every operation on one number is a kernel; the first of a chain takes a launch.
 * A gather of many rows of a large table is left to SparseCores. One of rows that lie across the lanes turns its table
   first; what a batched product takes of an activation is cut out and turned first.
 """
@@ -90,12 +90,16 @@ class Fusing(Placed):
         """
         self.clock, self.runs = begin, runs
         early = streamed = 0.0
+        scalars = set[str]()
         seconds = {name for names in self.joined.values() for name in names}
         for op in self.operations:
             kind, often = plain_opcode(op.opcode), runs // trips if op.name in self.hoisted else runs
             scalar = op.name in self.tiles and not self.tiles[op.name].shape and kind in ELEMENTWISE
             if scalar and not self.computation.entry:  # a loop's counters and indices: a kernel each
-                self._add(op, Run(self.chip.kernel["launch_us"], "latency", kind="elementwise"), often)
+                behind = any(name in scalars for name in op.operands)
+                scalars.add(op.name)
+                us = self.chip.kernel["scalar_us" if behind else "launch_us"]
+                self._add(op, Run(us, "latency", kind="elementwise"), often)
                 continue
             if op.name in seconds or kind in TAKES_NO_TIME or kind == "iota" or (scalar and op.name in self.results):
                 continue
