@@ -83,7 +83,7 @@ def pipeline(chip: Chip, kernel: Kernel, near: Collection[int] = ()) -> Pipeline
 
     Two cores that are one device share the steps of a grid with a parallel dim; without one, one core does all.
     """
-    constants, cores = chip["pallas"], round(chip.kernel["cores"])
+    constants, cores = chip.mechanisms["pallas"], round(chip.kernel["cores"])
     shared = any(word == "parallel" and size > 1 for word, size in zip(kernel.semantics, kernel.grid))
     split = max(1.0, cores / kernel.uneven) if shared else 1.0
     units = [_units(chip, constants, part, cores) for part in kernel.parts]
