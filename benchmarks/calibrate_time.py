@@ -144,7 +144,8 @@ class Given:
         machine, there = target(name), tomllib.loads(file_of(name).read_text()).get("time", {}).get("alone", {})
         chip = chip_of(machine)
         own = (
-            chip["alone"].values.keys() & there.keys() or chip["alone"].values.keys() - common_time()[0]["alone"].values
+            chip.mechanisms["alone"].values.keys() & there.keys()
+            or chip.mechanisms["alone"].values.keys() - common_time()[0]["alone"].values
         )
         operations = [
             op for name, of in SECTIONS.items() if name in chip.mechanisms for op in of if measurements.get(op)
@@ -181,8 +182,8 @@ class Fit:
         self.names = list[tuple[str, str]]()
         first = list[float]()
         for each, of in zip(given, self.rows):
-            chip, read = each.chip, self._readers(each.chip, of, each.chip["alone"])
-            for name, value in chip["alone"].values.items():
+            chip, read = each.chip, self._readers(each.chip, of, each.chip.mechanisms["alone"])
+            for name, value in chip.mechanisms["alone"].values.items():
                 key = (chip.machine.name if name in each.own else ""), name
                 if name in read.keys() - FIXED.keys() and value > 0 and key not in self.names and (key[0] or not alone):
                     self.names.append(key)
@@ -209,7 +210,7 @@ class Fit:
         found = {name: float(np.exp(value)) for (of, name), value in pairs if of in ("", chip.machine.name)}
         if digits:
             found = {name: float(f"{value:.{digits}g}") for name, value in found.items()}
-        return TimeConstants(MappingProxyType({**chip["alone"].values, **found}))
+        return TimeConstants(MappingProxyType({**chip.mechanisms["alone"].values, **found}))
 
     def misses(self, values: np.ndarray) -> np.ndarray:
         """Logarithms of modelled over measured times."""
@@ -247,7 +248,7 @@ class Fit:
         """Each chip's constants that fit best, five digits; those that stand where none are better by a thousandth."""
         found = self.best(self.first)
         better = cost(self.misses(found)) < 0.999 * cost(self.misses(self.first))
-        return [self.constants(found, chip, 5) if better else chip["alone"] for chip in self.chips]
+        return [self.constants(found, chip, 5) if better else chip.mechanisms["alone"] for chip in self.chips]
 
     def fitted_anew(self) -> list[TimeConstants]:
         """The same, begun at one digit of every constant: a start that knows little of rows another fit has seen."""
@@ -420,7 +421,7 @@ def fit_all(given: Sequence[Given], anew: bool, alone: bool) -> tuple[list[TimeC
     fitting = Fit(given, alone=alone)
     if len(fitting.logs) < 2 * len(fitting.names):
         print(f"note: {len(fitting.logs)} rows to fit {len(fitting.names)} constants on: few")
-    constants = fitting.fitted() if anew else [chip["alone"] for chip in fitting.chips]
+    constants = fitting.fitted() if anew else [chip.mechanisms["alone"] for chip in fitting.chips]
     return constants, Fit(given, families=True, alone=alone).fitted_anew()
 
 
@@ -457,7 +458,7 @@ def judged(
         texts[section] = section_text(section, kind, f"{source}; the error is of the others", {})
     if not chip.machine.time:
         for section in chip.mechanisms.keys() - texts.keys():
-            texts[section] = section_text(section, chip[section], chip.note, {})
+            texts[section] = section_text(section, chip.mechanisms[section], chip.note, {})
     return texts, found
 
 

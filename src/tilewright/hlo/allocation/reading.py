@@ -343,9 +343,7 @@ class _Draft:
         found = self.found
         if found.used is None and found.kind is not Kind.LISTING:
             notes.append("how much is needed and how much there is: not in the text")
-        read = [*self.known]
-        for entry in self.entries:
-            read.append(_allocation(entry, notes))
+        read = [*self.known, *(_allocation(entry, notes) for entry in self.entries)]
         if "largest" in self.parts and not self.entries:
             notes.append("the list of the largest allocations: not in the text")
         for before, after in pairwise(read):

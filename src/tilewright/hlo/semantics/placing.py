@@ -47,11 +47,8 @@ _LANES = 128
 
 def across_lanes(op: Operation, table: Tiles) -> bool:
     """Whether the rows that a gather takes lie across the lanes: the compiler turns the whole table first."""
-    sizes = op.integers("slice_sizes")
-    if len(sizes) != len(table.shape) or len(sizes) < 2:
-        return False
-    lanes = table.minor_to_major[0]
-    return sizes[lanes] == 1 < table.shape[lanes] and max(sizes) > 1
+    sizes, order = op.integers("slice_sizes"), table.minor_to_major
+    return len(sizes) == len(order) > 1 and sizes[order[0]] == 1 < table.shape[order[0]] and max(sizes) > 1
 
 
 class Placed:
@@ -75,15 +72,15 @@ class Placed:
         self.kernels, kernels = defaultdict[str, list[Operation]](list), fusions.kernels()
         for op in kernels:
             self.kernels[op.name.partition(".copy")[0].removesuffix(".turned")].append(op)
-        fixed = set[str]()  # constants and what repeats them; what is divided by one is multiplied by its inverse
+        self.readers = fusions.readers
+        self.by_name, fixed = dict[str, Operation](), set[str]()  # constants and what repeats them
         for op in self.operations:
             kind = plain_opcode(op.opcode)
             if kind == "constant" or (kind == "broadcast" and fixed.issuperset(op.operands)):
                 fixed.add(op.name)
-        shares = (op for op in self.operations if op.opcode == "divide" and fixed.issuperset(op.operands[1:]))
-        floats = {op.name: replace(op, opcode="multiply") for op in shares if "f" in op.shape.partition("[")[0]}
-        self.readers = fusions.readers
-        self.by_name = {op.name: op for op in self.operations} | floats
+            elif kind == "divide" and fixed.issuperset(op.operands[1:]) and "f" in op.shape.partition("[")[0]:
+                op = replace(op, opcode="multiply")  # by its inverse
+            self.by_name[op.name] = op
         self.in_part = read_in_part(self.operations)
         self.number = {op.name: k for k, op in enumerate(self.operations)}
         for k, name in enumerate(self.returned if computation.entry else ()):
@@ -105,7 +102,7 @@ class Placed:
         self.broken = {name: broken[shape] for name, shape in shapes.items() if shape in broken}
         images = fusions.images.keys() - fusions.arguments - self.broken.keys()
         self.tiles |= {name: Tiles.of(fusions.images[name]) for name in images}
-        self.arguments = {op.name for op in self.operations if op.opcode == "parameter"}
+        self.arguments = dict.fromkeys(op.name for op in self.operations if op.opcode == "parameter")
         self.turned = [name for name in self.tiles if name in self.arguments and name in fusions.turned]
         self.through = fusions.through - self.broken.keys()  # what is done in the kernels of others
         self.found: dict[str, tuple[dict[str, float], dict[str, float]]] = {}  # members that were asked for
@@ -124,28 +121,23 @@ class Placed:
         An argument brought in between calls takes its part until then; what a loop carries has what the others leave.
         """
         size = {name: tiles.megabytes for name, tiles in self.tiles.items()}
-        last = {
-            name: at for at, op in enumerate(kernels) for each in op.operands for name in (each, each.split("#")[0])
-        }
+        taken = ((at, name) for at, op in enumerate(kernels) for name in op.operands)
+        last = {part: at for at, name in taken for part in (name, name.partition("#")[0])}
         near, alive = set[str](), list[tuple[int, float]]()
         if self.prefetched and (vmem := self.machine.memory("vmem")):
             left = max(0.0, self.machine.near_bytes / MEGA - size[self.prefetched] - vmem.kernel_bytes / MEGA)
             alive.append((last.get(self.prefetched, -1), max(0.0, room - left)))
             room -= alive[0][1]
-        carried = [op.name for op in self.operations if op.opcode == "parameter"]
         fresh = {op.name for op in kernels if plain_opcode(op.opcode) not in WRITES_IN_PLACE}
         beside = {name: kernel for kernel, names in self.joined.items() for name in (kernel, *names)}
         working = (op for op in kernels if plain_opcode(op.opcode) not in TAKES_NO_TIME)
         steps = [(op.operands, beside.get(op.name, op.name)) for op in working]
         read = {name for names, kernel in steps for name in names if beside.get(name) != kernel}
         leaving = self.results - (fresh & read if self.computation.entry else set())  # the others are copied out
-        least, apart = room, {*carried, *leaving}
-        for op in reversed(self.operations):
-            if op.name in leaving and op.operands and plain_opcode(op.opcode) in WRITES_IN_PLACE:
-                leaving.add(op.operands[0])  # what it is written over, in the same memory
+        least = room
         parts = defaultdict[str, list[Operation]](list)  # what is cut out of an argument is cut in one kernel
         for op in kernels:
-            if plain_opcode(op.opcode) in ("slice", "reshape") and self.arguments.issuperset(op.operands):
+            if plain_opcode(op.opcode) in ("slice", "reshape") and self.arguments.keys() >= {*op.operands}:
                 parts["".join(op.operands)].append(op)
         together = {found[0].name: found for found in parts.values()}
         behind = {op.name for found in parts.values() for op in found[1:]}
@@ -153,7 +145,7 @@ class Placed:
             while alive and alive[0][0] < at:
                 room += heappop(alive)[1]
             for op in together.get(first.name, (first,)) if first.name not in behind else ():
-                if op.name in apart or op.name not in size or (self.computation.entry and op.name in leaving):
+                if op.name in self.arguments or op.name in leaving or op.name not in size:
                     continue
                 if plain_opcode(op.opcode) in WRITES_IN_PLACE and op.operands[0] in near:
                     near.add(op.name)
@@ -162,7 +154,7 @@ class Placed:
                     room -= size[op.name]
                     heappush(alive, (last.get(op.name, at), size[op.name]))
                 least = min(least, room)
-        pairs = [] if self.computation.entry else zip(carried, self.returned or carried)  # the same memory
+        pairs = [] if self.computation.entry else zip(self.arguments, self.returned or self.arguments)  # same memory
         for pair in sorted(pairs, key=lambda pair: size.get(pair[0], 0.0)):
             if size.get(pair[0], 0.0) <= least:
                 near |= {*pair}
@@ -179,14 +171,11 @@ class Placed:
 
     def _brought_in(self) -> Iterator[str]:
         """What a compiler brings in between calls, as it is or in a wider type and another order: both sides of a dot,
-        the weights of a convolution, a table of whole rows; nothing that only the vector unit reads, or is narrowed.
+        the weights of a convolution, a table of rows; nothing that only the vector unit reads, or is narrowed.
         """
         size = {name: tiles.megabytes for name, tiles in self.tiles.items()}
         taken = {**dict.fromkeys(DOTS, slice(2)), "convolution": slice(1, 2), "gather": slice(1)}
         for op in (op for op in self.operations if plain_opcode(op.opcode) in taken):
-            rows = op.integers("slice_sizes")[1:]
-            if plain_opcode(op.opcode) == "gather" and any(rows != t.shape[1:] for t in self.operand_tiles(op)[:1]):
-                continue
             for name in op.operands[taken[plain_opcode(op.opcode)]]:
                 while name in self.through and plain_opcode(self.by_name[name].opcode) in _SAME:
                     made, name = name, self.by_name[name].operands[0]
@@ -262,11 +251,10 @@ class Placed:
                     wanted = min(1.0, part * taken)
                 if operand not in self.through or len(share) > _MOST_BEHIND:
                     read[operand] = min(1.0, read.get(operand, 0.0) + wanted)
-                elif operand in share:
-                    share[operand] = max(share[operand], wanted)
                 else:
-                    share[operand] = wanted
-                    heappush(open_, -self.number[operand])
+                    if operand not in share:
+                        heappush(open_, -self.number[operand])
+                    share[operand] = max(share.get(operand, 0.0), wanted)
         return read, share
 
     def arrays(self, shapes: Sequence[str]) -> list[Tiles]:
@@ -289,8 +277,7 @@ class Placed:
 
     def read_again(self, op: Operation, operands: Sequence[Tiles]) -> float:
         """Megabytes that a product's blocks read more than once: each column of blocks reads the left operand anew."""
-        dims = product_sizes(op, operands, self.tiles[op.name]) if len(operands) > 1 else None
-        if dims is None:
+        if (dims := product_sizes(op, operands, self.tiles[op.name])) is None:
             return 0.0
         batch, rows, columns, _ = dims
         left, right = (tiles.megabytes / batch for tiles in operands[:2])

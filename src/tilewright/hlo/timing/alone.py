@@ -68,9 +68,7 @@ _Parts = tuple[float, float, float]
 """Microseconds that a kernel starts, streams and computes."""
 
 
-def _passed(
-    c: TimeConstants, one: _Parts, fits: float = 1, many: _Parts = (0, 0, 0), relayout: float = 0, memory: str = "hbm"
-) -> Run:
+def _passed(c: TimeConstants, one: _Parts, fits: float, many: _Parts, relayout: float = 0.0) -> Run:
     """The price of a kernel whose arrays are ``one`` window, as far as that ``fits``, or many.
 
     ``relayout``: microseconds of a kernel before or behind it.
@@ -79,7 +77,7 @@ def _passed(
     whole, long = starts + stream + compute, many[0] + max(many[1:]) + c["not_hidden"] * min(many[1:])
     if fits < 1 and long > whole:
         (starts, stream, compute), whole = many, long
-    return _waits(whole + relayout, latency=starts, vector=compute, relayout=relayout, **{memory: stream})
+    return _waits(whole + relayout, latency=starts, vector=compute, relayout=relayout, hbm=stream)
 
 
 def _waits(microseconds: float, resident: float = 0.0, **parts: float) -> Run:
@@ -151,11 +149,10 @@ def _concatenate(c: TimeConstants, operands: Sequence[Tiles], result: Tiles, dim
         return Run(c["one_tile_us"] + c["hbm_us"], "latency")
     order = [d for d in result.minor_to_major if result.shape[d] > 1]
     turned = [each for each in operands if [d for d in each.minor_to_major if result.shape[d] > 1] != order]
-    role = result.role(dim)
-    compute, lanes = _us(result.count, c["turn_ns" if role == "sublanes" else "shift_ns"]), role == "lanes"
+    compute = _us(result.count, c["turn_ns" if result.role(dim) == "sublanes" else "shift_ns"])
     copied = sum(operand.megabytes for operand in turned)
     megabytes = sum(operand.megabytes for operand in operands) - copied + result.megabytes
-    starts = _from_hbm(c, megabytes) + (c["cross_us"] if lanes else 0.0)
+    starts = _from_hbm(c, megabytes) + (c["cross_us"] if result.role(dim) == "lanes" else 0.0)
     windows = max(compute, result.count / WINDOW_TILES * c["window_us"] if result.small_tile else 0.0)
     relayout = len(turned) * c["second_us"] + 2 * copied / c["stream_mb_per_us"]
     many = starts, megabytes / c["stream_mb_per_us"], windows
@@ -177,19 +174,15 @@ def _reduce(c: TimeConstants, operand: Tiles, result: Tiles, dim: int) -> Run:
     windowed = operand.megabytes > c["window_mb" if prefetched else "small_window_mb"]
     depth, outputs, windows = _windows(operand, role, windowed)
     each = max((c["add_major_ops"] if role == "major" else 1.0) * c["op_ns"], c["cross_ns"] / outputs)
-    if windowed and role == "lanes":
-        each = max(each, 3 * c["op_ns"])  # three rotations more
-    if role == "lanes":
-        last = c["cross_ns"]
+    starts = c["launch_us"] + (c["near_us"] if operand.count > 1 or not prefetched else 0.0)
+    if role == "lanes":  # many windows take three rotations more
+        each, last = max(each, 3 * c["op_ns"] * windowed), c["cross_ns"]
+        starts += c["cross_us"] + (c["near_us"] if 1 in result.shape else 0.0)
     else:
         last = 3 * c["cross_ns"] if windowed else c[f"sum_{role}_shifts"] * c["shift_ns"]
-    compute, starts = _us(windows * outputs, depth * each + last), c["launch_us"]
-    if operand.count > 1 or not prefetched:
-        starts += c["near_us"]
-    if role == "lanes":
-        starts += c["cross_us"] + (c["near_us"] if 1 in result.shape else 0.0)
+    compute = _us(windows * outputs, depth * each + last)
     if prefetched:
-        return replace(_passed(c, (starts, 0.0, compute), memory="vmem"), resident=operand.megabytes)
+        return _waits(starts + compute, operand.megabytes, latency=starts, vector=compute)
     passes = starts + c["hbm_us"], operand.megabytes / c["stream_mb_per_us"], compute
     return _passed(c, passes, float(not windowed), passes, c["second_us"] + c["near_us"] if after else 0.0)
 

@@ -36,10 +36,6 @@ class Chip:
     note: str
     measured: Target | None = None
 
-    def __getitem__(self, mechanism: str) -> TimeConstants:
-        """The constants of one mechanism."""
-        return self.mechanisms[mechanism]
-
     @cached_property
     def kernel(self) -> TimeConstants:
         """The constants of fused kernels."""

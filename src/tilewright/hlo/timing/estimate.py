@@ -212,8 +212,7 @@ def _with_lone_kernels(step: StepTime, moves: _Moves, times: _Times, chip: Chip)
             continue
         us = chip.kernel["near_launch_us"] + chip.stream_us(size / MEGA)
         run = Run(us, "hbm", megabytes=size / MEGA)
-        of, runs = moved.placed, moved.placed.runs.count
-        row = timed(chip, replace(op, line=0), run, of.source, 1e6 * clock, runs)
+        row = timed(chip, replace(op, line=0), run, moved.placed.source, 1e6 * clock, moved.placed.runs.count)
         rows, clock, times[key] = [*rows, row], clock + row.seconds, (row.seconds * 1e6, row.bound)
     return replace(step, device_seconds=clock, rows=tuple(rows))
 

@@ -24,9 +24,9 @@ from tilewright.hlo.semantics.placing import GroupedBlocks, Placed, across_lanes
 from tilewright.hlo.semantics.tiles import MEGA, Tiles
 from tilewright.hlo.timing.chip import Chip
 from tilewright.hlo.timing.kernels import Kernels
-from tilewright.hlo.timing.row import NoTime, Run, flops_of, run_of, timed, untimed
+from tilewright.hlo.timing.row import Run, flops_of, run_of, timed, untimed
 from tilewright.hlo.timing.step import TimeRow
-from tilewright.hlo.timing.work import COMMON, HBM, NEAR, REGISTER, SORTS, Work, add_operation, matrix_us
+from tilewright.hlo.timing.work import COMMON, HBM, NEAR, REGISTER, SORTS, NoTime, Work, add_operation, matrix_us
 
 _WITH_BODIES = SORTS | COLLECTIVES | {"reduce", "reduce-window", "scatter", "select-and-scatter", "map"}
 """Operations whose kernel is known beside the computation that they call."""
@@ -112,7 +112,9 @@ class Fusing(Placed):
                         run = self._copied(each)
                         self._add(each if each.name != op.name else replace(each, name=f"{op.name}.copy"), run, runs)
                         streamed += run.megabytes
-                    elif kind != "while" or not op.calls or op.name in self.broken or not self._loop(op):
+                    elif kind == "while" and op.name not in self.broken:
+                        self._loop(op)
+                    else:
                         run, weights = self._kernel(op)
                         self.begun = True
                         streamed, early = streamed + run.megabytes * often / runs, early + weights
@@ -148,9 +150,9 @@ class Fusing(Placed):
                 flops += once * self.context.runs[name].count
         self.rows.append(replace(row, untimed_flops=flops))
 
-    def _loop(self, op: Operation) -> bool:
-        """The body of a loop, whose carried arrays stay where they are; returns whether its trips are known."""
-        known, begin = (self.context.runs[op.calls[-1]].trips or (None,))[-1], self.clock
+    def _loop(self, op: Operation) -> None:
+        """The body of a loop, whose carried arrays stay where they are; raises :class:`NoTime` of unknown trips."""
+        known, begin = (self.context.runs[op.calls[-1]].trips or (None,))[-1] if op.calls else None, self.clock
         trips = 1 if known is None else known
         again = list[tuple[Operation, Run]]()  # what was turned for the loop is turned back
         for callee in reversed(op.calls if trips else ()):
@@ -164,11 +166,12 @@ class Fusing(Placed):
         self.clock = begin + (self.clock - begin) * trips
         for copy, run in again:
             self._add(copy, run, self.runs)
-        return known is not None
+        if known is None:
+            raise NoTime("how often it runs is not known: its operations count once")
 
     def _turned_for(self, op: Operation, inside: Fusing) -> Iterator[tuple[Operation, Run]]:
         """Copies of what a loop carries in another order than it has outside: before it, and given back, behind it."""
-        carried = [each.name for each in inside.operations if each.opcode == "parameter"][: len(op.operands)]
+        carried = [*inside.arguments][: len(op.operands)]
         for k in (carried.index(name) for name in inside.turned if name in carried):
             shape, name, lies = op.operand_shapes[k], f"{op.name}.copy{k}", inside.tiles[carried[k]]
             before = self._lies_in(op.operands[k]), self.tiles.get(op.operands[k], lies)
@@ -182,13 +185,9 @@ class Fusing(Placed):
         time."""
         branches: list[tuple[float, Fusing]] = []
         for body in (self.context.program.by_name[name] for name in op.calls):
-            own = {inner.name for inner in body.operations}
-            read = {
-                name: shape
-                for inner in body.operations
-                for name, shape in zip(inner.operands, inner.operand_shapes)
-                if name not in own and name.partition("#")[0] not in own
-            }
+            named = (pair for inner in body.operations for pair in zip(inner.operands, inner.operand_shapes))
+            own = body.named.keys()
+            read = {name: shape for name, shape in named if own.isdisjoint((name, name.partition("#")[0]))}
             given = (Operation(name, "parameter", shape) for name, shape in read.items())
             inside = Fusing(self.chip, self.context, replace(body, operations=(*given, *body.operations)), self)
             inside.near -= {name for name in read if self._lies_in(name) == HBM}
@@ -322,11 +321,8 @@ class Fusing(Placed):
             work.starts += kind != "reduce" == of
         if self.machine.compiler_widens:
             self._convert(work, {op.name, *self.joined.get(op.name, ())}, read | members, members)
-        copies = {
-            each.operands[0]: each.name
-            for each in self.kernels[op.name]
-            if each.opcode == "copy" and each.name in self.tiles
-        }
+        turning = (each for each in self.kernels[op.name] if each.opcode == "copy" and each.name in self.tiles)
+        copies = {each.operands[0]: each.name for each in turning}
         if kind in WRITES_IN_PLACE and len(op.operands) > WRITES_IN_PLACE[kind]:
             update = self.tiles.get(op.operands[WRITES_IN_PLACE[kind]], result)
             written = written if op.operands[0] in self.through else min(written, update.megabytes)
@@ -354,8 +350,6 @@ class Fusing(Placed):
         kind = plain_opcode(op.opcode)
         if op.name in self.broken:
             raise NoTime(self.broken[op.name])
-        if kind == "while":
-            raise NoTime("how often it runs is not known: its operations count once")
         if any("?" in shape for shape in (op.shape, *op.operand_shapes)):
             raise NoTime("the size of its arrays is not known")
         if kind == "custom-call" and op.is_pallas:

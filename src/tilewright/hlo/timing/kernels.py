@@ -29,8 +29,8 @@ from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.semantics.dims import devices_of, matrix_kind
 from tilewright.hlo.semantics.tiles import Tiles
 from tilewright.hlo.timing.chip import Chip
-from tilewright.hlo.timing.row import NoTime, Run, busy
-from tilewright.hlo.timing.work import HBM, NEAR, REGISTER
+from tilewright.hlo.timing.row import Run, busy
+from tilewright.hlo.timing.work import HBM, NEAR, REGISTER, NoTime
 from tilewright.layout.meshes.torus import Slice
 from tilewright.render import bytes_text, count_text
 from tilewright.targets import TimeConstants
@@ -83,7 +83,7 @@ def pipeline(chip: Chip, kernel: Kernel, near: Collection[int] = ()) -> Pipeline
 
     Two cores that are one device share the steps of a grid with a parallel dim; without one, one core does all.
     """
-    constants, cores = chip["pallas"], round(chip.kernel["cores"])
+    constants, cores = chip.mechanisms["pallas"], round(chip.kernel["cores"])
     shared = any(word == "parallel" and size > 1 for word, size in zip(kernel.semantics, kernel.grid))
     split = max(1.0, cores / kernel.uneven) if shared else 1.0
     units = [_units(chip, constants, part, cores) for part in kernel.parts]
@@ -328,8 +328,7 @@ class Kernels:
         attention = [(other, _cut(each, found.depth)[0]) for other, each, _, found in self._read if found]
         cuts, name = {taken for _, taken in attention}, op.name.rpartition("/")[2]  # rows of queries at once
         behind = (read for other, taken in attention if taken == rows for read in other.operands)
-        if len(cuts) > 1:
-            single, many = (single if rows == min(cuts) else 0), (many if rows == max(cuts) else 0)
+        single, many = (single if rows == min(cuts) else 0), (many if rows == max(cuts) else 0)
         if not (single or many) or any(read.partition("#")[0] == name for read in behind):
             kind = "tokens one by one" if rows == max(cuts) else "many tokens at once"
             kind = kind if not (single or many) else "these: the next kernel does it"
@@ -374,9 +373,7 @@ def _by_chance(kernel: Kernel) -> bool:
 def _cut(kernel: Kernel, depth: int) -> tuple[int, int]:
     """(rows of queries, tokens of the cache) that the products of attention take at once; (0, 1) without products."""
     sizes = [size[:4] for size in kernel.products if depth in size[2:4]]
-    if not sizes:
-        return 0, 1
-    return max(rows for _, rows, _, _ in sizes), max(max(columns, deep) for _, _, columns, deep in sizes)
+    return max((size[1] for size in sizes), default=0), max((max(size[2:]) for size in sizes), default=1)
 
 
 def _tables(op: Operation, arrays: Arrays, types: tuple[str, ...] = ("s32",), most: int = 2) -> list[int]:
@@ -401,10 +398,9 @@ def _pages_of(kernel: Kernel, op: Operation, numbered: Arrays) -> _Pages | None:
     sized = [n for n in tables if any(size >= n and size % n == 0 for size in tables if size != n)]
     begins, sized = [n for n in sized if n + 1 in tables], [n for n in sized if n > 1]
     queries = next((tiles for tiles in arrays if tiles.shape != cache.shape), None)
-    if len(cache.shape) < 4 or not (begins or sized) or queries is None:
+    several = sum(tiles.shape == cache.shape for tiles in arrays) > 1  # keys and values have an array each
+    if len(cache.shape) < 4 or not (begins or (sized and several)) or queries is None:
         return None
-    if not begins and sum(tiles.shape == cache.shape for tiles in arrays) < 2:
-        return None  # keys and values have an array each
     most = max(begins or sized)
     pages, page = cache.shape[:2] if begins else cache.shape[1:3]
     fitting = [n // most for n in tables if n % most == 0 and n <= most * pages]  # no sequence has more than all pages

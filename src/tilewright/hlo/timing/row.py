@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from tilewright.errors import UnsupportedError
 from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.opcodes import PRODUCTS
 from tilewright.hlo.program import Operation
@@ -32,14 +31,6 @@ _AT_PEAK = {
 _INDICES = frozenset({"pred", "s32", "u32"})
 _DIGITS = re.compile(r"\d+|$")
 _ELEMENTS = re.compile(r"\b([a-z]\w*)\[\d")
-
-
-class NoTime(UnsupportedError):
-    """An operation has no time; ``what`` says why, ``megabytes`` what it moves where that is less than its arrays."""
-
-    def __init__(self, what: str, megabytes: float | None = None) -> None:
-        super().__init__(what)
-        self.megabytes = megabytes
 
 
 @dataclass
@@ -71,9 +62,7 @@ def busy(parts: Mapping[str, float], latency: float) -> tuple[float, str]:
 
 
 def run_of(chip: Chip, kind: str, work: Work) -> Run:
-    """One run of a kernel that asks for so much; raises :class:`NoTime` where it has work without a price."""
-    if work.unknown:
-        raise NoTime(work.unknown[0])
+    """One run of a kernel that asks for so much."""
     constants = chip.kernel
     parts = work.parts(constants, chip.stream_us)
     us, bound = busy(parts, work.latency(constants, parts["hbm"]))

@@ -27,12 +27,14 @@ from tilewright.hlo.semantics.tiles import MEGA, Tiles
 from tilewright.hlo.timing.chip import Chip
 from tilewright.hlo.timing.kernels import Kernels
 from tilewright.hlo.timing.links import SLICES
-from tilewright.hlo.timing.row import NoTime, Run, run_of, timed, untimed
+from tilewright.hlo.timing.row import Run, run_of, timed, untimed
 from tilewright.hlo.timing.step import TimeRow
-from tilewright.hlo.timing.work import AFTER, HBM, HOST, REGISTER, Windows, Work, add_operation, matrix_us
+from tilewright.hlo.timing.work import AFTER, HBM, HOST, REGISTER, NoTime, Windows, Work, add_operation, matrix_us
 
 _UNPRICED = frozenset({"infeed", "outfeed", "send", "recv", "send-done", "recv-done"})
 """Operations whose other side has a speed that nobody states."""
+_TOP = ("TopK", "mhlo.topk")
+"""Custom calls that take the largest of each row."""
 _STARTS = ("async-start", "call-start")
 """Operations that begin what a computation does beside others."""
 _TRANSFERS = frozenset({"slice", "dynamic-slice", "dynamic-update-slice", "copy"})
@@ -59,11 +61,6 @@ def _way(*ends: Tiles) -> str:
     """``to`` or ``from`` the host's memory, "" for a transfer between others, or of what has no two ends."""
     spaces = [tiles.space for tiles in ends]
     return "" if len(spaces) != 2 or HOST not in spaces else "to" if spaces[1] == HOST else "from"
-
-
-def _is_top(op: Operation) -> bool:
-    """Whether a custom call takes the largest of each row."""
-    return op.target in ("TopK", "mhlo.topk")
 
 
 class Schedule:
@@ -323,36 +320,34 @@ class Schedule:
 
     def _kernel(self, op: Operation, name: str) -> Run | None:
         numbered = ((k, shape) for k, shape in enumerate(op.operand_shapes) if not shape.startswith("("))
-        operands = [(k, tiles) for k, shape in numbered for tiles in self._tiles([shape])]
-        results = self._tiles([op.shape])
+        operands = {k: tiles for k, shape in numbered for tiles in self.arrays(shape)}
+        arrays, results = [*operands.values()], self.arrays(op.shape)
         work, windows = Work(), Windows.of(op)
-        name = "top-k" if _is_top(op) else name
+        name = "top-k" if op.target in _TOP else name
         read, written = self.demand.border(op)
         if name == "fusion" and op.calls:
             fused, sides = self._fused(self.context.program.alike[op.calls[0]], windows, 0)
             work = replace(windows.visit(fused), moved=defaultdict(float))  # that of all alike is kept
             if prod(windows.counts[1:]) > 1:  # else the left operand's one block stays for all columns
-                passes = ((k, windows.passes(sides.get(k, AFTER))) for k, tiles in operands if tiles.space == HBM)
-                work.again = fsum(read[k] * (times - 1) for k, times in passes)
+                sided = ((k, sides.get(k, AFTER)) for k, tiles in operands.items() if tiles.space == HBM)
+                work.again = fsum(read[k] * (windows.passes(side) - 1) for k, side in sided)
         elif name == "custom-call":
             if any(marker in op.target for marker in MARKER_CALLS):
-                self.counted -= 1
                 return None
             if not op.is_pallas:
                 raise NoTime(f"a custom call of {op.target or 'unknown code'}")
-            if not self._softmax(work, op, [tiles for _, tiles in operands]):
+            if not self._softmax(work, op, arrays):
                 return self.kernels.run(op)
         else:
             if not results:
                 known = op.shape not in self.context.unknown
                 raise NoTime("its result is no array" if known else "the form of its shape is not known")
-            if name not in ("copy", "transpose", "reshape") or not operands:
-                arrays = [tiles for _, tiles in operands]
+            if name not in ("copy", "transpose", "reshape") or not arrays:
                 add_operation(work, self.chip.kernel, replace(op, opcode=name), arrays, results[0])
-            elif name != "copy" or operands[0][1].minor_to_major[:1] != results[0].minor_to_major[:1]:
+            elif name != "copy" or arrays[0].minor_to_major[:1] != results[0].minor_to_major[:1]:
                 work.rotations += results[0].elements / REGISTER  # its minor dim changes: every register is turned
         work.steps = windows.count - 1
-        for tiles, megabytes in [*((tiles, read[k]) for k, tiles in operands), *zip(results, written)]:
+        for tiles, megabytes in [*((tiles, read[k]) for k, tiles in operands.items()), *zip(results, written)]:
             work.moved[tiles.space] += megabytes
         work.scalar = not windows.counts and all(not tiles.shape for tiles in results)
         run = self._priced(op, name, work)
@@ -375,11 +370,11 @@ class Schedule:
         """
         if (body.name, windows) in self.works:
             return self.works[body.name, windows]
-        work, flowing, wanted, side = Work(), dict[int, int](), self.demand.shares(body), dict[str, int]()
         if depth > DEEPEST:
-            return Work(unknown=("too many fusions inside fusions",)), flowing
+            raise NoTime("too many fusions inside fusions")
+        work, flowing, wanted, side = Work(), dict[int, int](), self.demand.shares(body), dict[str, int]()
         for op in reversed(body.operations):
-            op = replace(op, opcode="top-k") if _is_top(op) else op
+            op = replace(op, opcode="top-k") if op.target in _TOP else op
             name, mine = plain_opcode(op.opcode), side.get(op.name, AFTER)
             share = wanted[op.name] * windows.passes(mine)
             sides = dict.fromkeys(range(len(op.operands)), mine) if mine != AFTER else {}

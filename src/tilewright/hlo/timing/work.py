@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
+from tilewright.errors import UnsupportedError
 from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.opcodes import ELEMENTWISE, MOVES_ONLY, PRODUCTS, TRANSCENDENTAL, WRITTEN_OUT
 from tilewright.hlo.program import Operation
@@ -73,6 +74,14 @@ _MOVES = {
 """Moves inside a fused kernel, and the constant that says how many vector operations a register of them takes."""
 
 
+class NoTime(UnsupportedError):
+    """An operation has no time; ``what`` says why, ``megabytes`` what it moves where that is less than its arrays."""
+
+    def __init__(self, what: str, megabytes: float | None = None) -> None:
+        super().__init__(what)
+        self.megabytes = megabytes
+
+
 @dataclass
 class Work:
     """What one kernel asks of the units and memories."""
@@ -87,7 +96,6 @@ class Work:
     elements: int = 0  # and of single elements
     apart_us: float = 0.0  # microseconds of rows that SparseCores gather, or that are scattered into what was written
     link_us: float = 0.0  # microseconds of exchanges with other chips
-    unknown: tuple[str, ...] = ()  # why operations have no price
     # memory (HBM, NEAR ...) -> megabytes, each array once
     moved: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
     again: float = 0.0  # megabytes of HBM that a product's windows read once more
@@ -105,8 +113,6 @@ class Work:
 
     def times(self, share: float) -> Work:
         """The same where only a share of the result is wanted, or it is made several times: products are whole."""
-        if share == 1.0:
-            return self
         parts = ("registers", "transcendental", "rotations")
         return replace(self, **{part: getattr(self, part) * share for part in parts})
 
@@ -193,6 +199,7 @@ def add_operation(
 ) -> None:
     """Add what ``op`` asks of the units to ``work``, where a ``share`` of its result is wanted: products are whole.
 
+    Raises :class:`NoTime` where nothing is known of it.
     ``sums``: a product with one row a batch is a sum of the vector unit. ``wide``: bfloat16 is computed in float32.
     """
     name, each = plain_opcode(op.opcode), share / REGISTER
@@ -210,14 +217,12 @@ def add_operation(
     elif name in PRODUCTS:
         dims = product_sizes(op, operands, result)
         if dims is None:
-            work.unknown += (f"{name} does not say its dims",)
-            return
-        batch, height, columns, depth = dims
+            raise NoTime(f"{name} does not say its dims")
         work.products[matrix_type(op)] += product_flops(op, operands, result)
         if sums and is_of_vectors(op, operands, result):
             _add_product_of_vectors(work, constants, op, operands, share)
-            return
-        work.matrix_us += batch * matrix_us(constants, op, height, columns, depth)
+        else:
+            work.matrix_us += dims[0] * matrix_us(constants, op, *dims[1:])
     elif name in ("gather", "scatter"):
         rows = gathered_rows(op, operands[1] if len(operands) > 1 else result, result)
         sizes = op.integers("slice_sizes")
@@ -250,7 +255,7 @@ def add_operation(
     elif name == "reshape" and operands and _gets_thin(operands[0], result):
         work.rotations += min(operands[0].elements, result.elements) * each
     elif name not in MOVES_ONLY:
-        work.unknown += (f"no mechanism for {name} is known",)
+        raise NoTime(f"no mechanism for {name} is known")
 
 
 @dataclass(frozen=True)
@@ -276,9 +281,7 @@ class Windows:
         """The windows of an operation; one where it says none."""
         config = op.attributes.get("backend_config", "")
         match = _ITERATIONS.search(config)
-        if match is None:
-            return cls()
-        counts = tuple(max(1, int(number)) for number in _NUMBER.findall(match[1]))
+        counts = tuple(max(1, int(number)) for number in _NUMBER.findall(match[1] if match else ""))
         if (mask := _MASKED.search(config)) and max(dims := (int(mask[1]), int(mask[2]))) < len(counts) == 5:
             groups, blocks = (counts[dim] for dim in dims)
             return cls((counts[0], counts[2], counts[4]), groups, (groups + blocks - 1) / (groups * blocks))
@@ -298,7 +301,5 @@ class Windows:
 
     def visit(self, work: Work) -> Work:
         """What a grouped product asks whose kernel skips the blocks that a group has no row in."""
-        if self.groups == 1:
-            return work
         products = Counter({kind: flops // self.groups for kind, flops in work.products.items()})
         return replace(work.times(self.visited), matrix_us=work.matrix_us * self.visited, products=products)
