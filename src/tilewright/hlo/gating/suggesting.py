@@ -255,19 +255,50 @@ class _Body:
         """(batch, rows, columns, depth) of a product."""
         return product_sizes(op, [*map(_array, op.operand_shapes)], self.array[op.name])
 
+    def free(self, op: Operation, side: int) -> list[int]:
+        """Sizes of the dims of a product's operand that its result keeps and the other operand does not have."""
+        name, shape = ("lhs", "rhs")[side], _array(op.operand_shapes[side]).shape
+        gone = {*op.integers(f"{name}_batch_dims"), *op.integers(f"{name}_contracting_dims")}
+        return [size for d, size in enumerate(shape) if d not in gone]
+
     def behind(self, name: str) -> str:
         """The value that is only shown in another form."""
         while self.kind.get(name) in _VIEWS and self.by_name[name].operands:
             name = self.by_name[name].operands[0]
         return name
 
-    def is_softmax(self, op: Operation) -> bool:
-        """Whether it is an exponential of what a number of its row was taken off: a maximum, or a sum's logarithm."""
+    def unrepeated(self, name: str) -> str:
+        """The array that it holds several times; itself, where it does not."""
+        source = self.behind(name)
+        return source if 0 < self.array.get(source, _NOTHING).num_elements < self.array[name].num_elements else name
+
+    def softmax(self, op: Operation) -> int:
+        """Length of a row of an exponential of what a number of its row was taken off: a maximum, or a sum's logarithm;
+        0 of what is none."""
         less = self.by_name.get(self.behind(op.operands[0])) if self.kind[op.name] == "exponential" else None
         if less is None or self.kind[less.name] != "subtract":
-            return False
-        row = self.array.get(self.behind(less.operands[1]))
-        return row is not None and 1 < row.num_elements < self.array[op.name].num_elements
+            return 0
+        row = self.array.get(self.behind(less.operands[1]), _NOTHING).num_elements
+        return self.array[op.name].num_elements // row if 1 < row < self.array[op.name].num_elements else 0
+
+    def is_position(self, name: str) -> bool:
+        """Whether it counts along a dim, from wherever."""
+        op = self.by_name.get(self.behind(name))
+        kind = self.kind[op.name] if op is not None else ""
+        return kind == "iota" or (kind in ("add", "subtract") and any(map(self.is_position, op.operands if op else ())))
+
+    def is_causal(self, inside: set[str]) -> bool:
+        """Whether what is computed element by element compares one place with another, which is the larger."""
+        seen, open_ = set(inside), [*inside]
+        while open_:
+            op = self.by_name[open_.pop()]
+            ordered = self.kind[op.name] == "compare" and op.attributes.get("direction", "")[:1] in ("G", "L")
+            if ordered and all(map(self.is_position, op.operands)):
+                return True
+            new = {name for name in op.operands if self.kind.get(name) in _WITHIN} - seen
+            seen |= new
+            open_ += new
+        return False
 
     def around(self, seed: str) -> tuple[set[str], dict[str, None]]:
         """All values of as many elements as ``seed`` that are computed from each other; and what makes less of them."""
@@ -357,11 +388,10 @@ _BLOCK, _LANES = 1024, 128
 _WRITTEN = {"attention": "attention's scores", "loss": "the loss's logits"}
 _FUSED = {
     "attention": "from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as sk, "
-    "splash_attention_mask as sm; attend = sk.make_splash_mha_single_device(sm.MultiHeadMask([sm.FullMask(({0}, {1}))] "
-    "* q.shape[1]), block_sizes=sk.BlockSizes({2}, {3}, {3}, {2}, {3}, {3}, {2}, {3})); "
-    "jax.vmap(attend)(q * q.shape[-1] ** -0.5, k, v) with q, k, v: [batch, heads, tokens, depth]{4}; sm.CausalMask "
-    "where later tokens are masked, sk.make_splash_mqa_single_device where heads share keys; of small blocks, as by "
-    "default, it is slower",
+    "splash_attention_mask as sm; attend = sk.make_splash_m{0}a_single_device(sm.MultiHeadMask([sm.{1}Mask(({2}, {3}))]"
+    " * {4}), block_sizes=sk.BlockSizes({5}, {6}, {6}, {5}, {6}, {6}, {5}, {6})); "
+    "{7}(q * q.shape[-1] ** -0.5, k, v) with q: [batch, {8}heads, tokens, depth], k, v: [batch, heads, tokens, depth]"
+    "{9}; of small blocks, as by default, it is slower",
     "loss": "tokamax.linear_softmax_cross_entropy_loss(x, labels, w, reduction='mean') keeps no logits (a lax.map of "
     "jax.checkpoint(loss) over blocks of tokens keeps none either, in as much time); tilewright diff OLD NEW shows "
     "what it brings",
@@ -373,9 +403,8 @@ def _written_out(bodies: list[_Body], room: Callable[[], int]) -> Iterator[_Caus
     for body in bodies:
         seen = set[str]()
         for op in body.operations:
-            if op.name in seen or body.array[op.name].num_elements < _LARGE or not body.is_softmax(op):
-                continue
-            inside, ends = body.around(op.name)
+            row = body.softmax(op) if op.name not in seen and body.array[op.name].num_elements >= _LARGE else 0
+            inside, ends = body.around(op.name) if row else (set[str](), dict[str, None]())
             seen |= inside
             first = next((dot for dot in body.dots if dot.name in inside), None)
             if first is None:
@@ -383,12 +412,23 @@ def _written_out(bodies: list[_Body], room: Callable[[], int]) -> Iterator[_Caus
             kind = "attention" if first.integers("lhs_batch_dims") else "loss"
             cause = found.setdefault((kind, str(first.source)), _Cause(f"fused-{kind}"))
             cause.about.append((-len(cause.about), first))
-            array = body.array[first.name]
+            array, sides = body.array[first.name], [body.free(first, side) for side in (0, 1)]
+            queries = sides[0] if prod(sides[1]) == row else sides[1]
+            sizes = max(queries, default=1), row
+            keys = first.operands[1 if queries is sides[0] else 0]
+            times = body.array[keys].num_elements // body.array[body.unrepeated(keys)].num_elements
+            group = prod(queries) // sizes[0] * times
             each = f"{list(array.shape)} are written out {cause.many}({bytes_text(array.data_bytes)} each)"
-            tokens = [-(-size // _LANES) * _LANES for size in array.shape[-2:]]
-            padded = "" if (*tokens,) == array.shape[-2:] else ", padded to as many tokens (segment_ids mask the rest)"
-            blocks, filled = [gcd(size, _BLOCK) for size in tokens], prod(tokens) / prod(array.shape[-2:])
-            cause.what, cause.how = f"{_WRITTEN[kind]} {each}", _FUSED[kind].format(*tokens, *blocks, padded)
+            tokens = [-(-size // _LANES) * _LANES for size in sizes]
+            padded = "" if (*tokens,) == sizes else ", padded to as many tokens (segment_ids mask the rest)"
+            blocks, filled = [gcd(size, _BLOCK) for size in tokens], prod(tokens) / prod(sizes)
+            causal = sizes[0] == row and body.is_causal(inside)
+            if causal:  # blocks of later tokens are left out
+                filled *= (1 + blocks[0] / tokens[0]) / 2
+            several = (f"{group}", "jax.vmap(jax.vmap(attend))", f"heads, {group} ")
+            heads = several if group > 1 else ("q.shape[1]", "jax.vmap(attend)", "")
+            said = ("q" if group > 1 else "h", "Causal" if causal else "Full", *tokens, heads[0], *blocks, *heads[1:])
+            cause.what, cause.how = f"{_WRITTEN[kind]} {each}", _FUSED[kind].format(*said, padded)
             sums = body.after(*(name for name in ends if body.kind[name] == "reduce"))
             own = inside | sums
             leaves = {name for name in sums if not own.issuperset(body.readers(name))}
@@ -416,7 +456,8 @@ def _in_one_kernel(
             flops += body.flops(op)
             thin += (body.sizes(op) or ())[2:]
         special += body.array[op.name].num_elements if body.kind[op.name] == "exponential" else 0
-        inputs |= {name: shape for name, shape in zip(op.operands, op.operand_shapes) if name not in own}
+        outside = (body.by_name[body.unrepeated(name)] for name in op.operands if name not in own)
+        inputs |= {each.name: each.shape for each in outside}
         new = dict.fromkeys(name for name in op.operands if name in inside and name not in seen)
         seen |= new.keys()
         open_ += [body.by_name[name] for name in new]
