@@ -72,7 +72,9 @@ def suggest(
     found = list[Suggestion]()
     with suppress(TilewrightError):  # no time model, or no time for this program
         found = causes(program, chip, stated)
-    return sorted([*found, *_of_rules(program, chip, assume_finite, stated)], key=_order)
+    told = {each.rule for each in found}
+    rules = (each for each in _of_rules(program, chip, assume_finite, stated) if each.rule not in told)
+    return sorted([*found, *rules], key=_order)
 
 
 def _of_rules(program: Program, chip: Target, assume_finite: bool, assume: Mapping[str, float]) -> list[Suggestion]:
@@ -603,51 +605,73 @@ def _made_again(bodies: list[_Body], room: Callable[[], int]) -> Iterator[_Cause
 
 # Products with arrays of zeros and ones, which send each row to one place: rows are moved by their index.
 
+_MANY_ROWS = 4096
+"""Of a table: fewer are looked up as fast by a product."""
 
-def _sent_by_ones(bodies: list[_Body], room: Callable[[], int]) -> Iterator[_Cause]:
-    cause = _Cause("one-hot-dispatch")
+
+def _by_ones(bodies: list[_Body], room: Callable[[], int]) -> Iterator[_Cause]:
+    sent, looked, gradients = _Cause("one-hot-dispatch"), _Cause("one-hot-lookup"), False
     for body in bodies:
-        ones = dict[str, int]()  # an array of zeros and ones -> how many places each row is sent to
-        for op in body.operations:
-            kind, size = body.kind[op.name], body.array[op.name].num_elements
-            equal = kind == "compare" and "EQ" in op.attributes.get("direction", "")
-            equal = equal and any(body.kind.get(body.behind(name)) == "iota" for name in op.operands)
-            shown = kind in _VIEWS or kind == "reduce"  # a sum over a token's choices sends it to each
-            sent = op.operands[:1] if shown else op.operands if kind in ("multiply", "select") else ()
-            if equal or not ones.keys().isdisjoint(sent):
-                several = _array(op.operand_shapes[0]).num_elements // max(1, size) if kind == "reduce" else 1
-                ones[op.name] = several * max([ones[name] for name in sent if name in ones], default=1)
-        for op in body.dots:
-            for side, array in enumerate(map(_array, op.operand_shapes)):
-                mask, other = op.operands[side], op.operands[1 - side]
-                several = body.kind.get(body.behind(mask)) in ("multiply", "select", "reduce")  # else it is a lookup
-                if mask in ones and other not in ones and several and array.num_elements >= _LARGE and array.rank > 2:
-                    cause.edits[body.name, op.name] = _by_index(op, 1 - side, body.array[op.name], ones[mask])
-                    cause.about.append((body.flops(op), op))
-    cause.what = f"{cause.many}rows are sent to places by a product with zeros and ones"
-    cause.how = "send rows by index, jnp.zeros((e, c, d), x.dtype).at[expert, place].add(x), and fetch them by index, "
-    cause.how += "y[expert, place], times the gates, or sort them by expert for jax.lax.ragged_dot; "
-    cause.how += "tilewright diff OLD NEW shows what it brings"
-    yield cause
+        ones, plain = _ones(body)
+        for op, side in ((op, side) for op in body.dots if op.name not in ones for side in (0, 1)):
+            mask, array = op.operands[side], _array(op.operand_shapes[side])
+            if mask not in ones or op.operands[1 - side] in ones or array.num_elements < _LARGE:
+                continue
+            fetches = array.rank - 1 in op.integers(("lhs", "rhs")[side] + "_contracting_dims")
+            lookup = body.behind(mask) in plain
+            if array.shape[-1] >= _MANY_ROWS if lookup else array.rank > 2:
+                cause = looked if lookup else sent
+                cause.edits[body.name, op.name] = _by_index(op, 1 - side, body.array[op.name], ones[mask], fetches)
+                cause.about.append((fetches * body.flops(op), op))
+                gradients |= lookup and not fetches
+    sent.what = f"{sent.many}rows are sent to places by a product with zeros and ones"
+    sent.how = "send rows by index, jnp.zeros((e, c, d), x.dtype).at[expert, place].add(x), and fetch them by index, "
+    sent.how += "y[expert, place], times the gates, or sort them by expert for jax.lax.ragged_dot; "
+    sent.how += "tilewright diff OLD NEW shows what it brings"
+    yield sent
+    looked.what = f"{looked.many}rows of a table are picked, or added to, by a product with zeros and ones"
+    looked.how = "look the rows up by index, table[ids]: its gradient adds rows; tilewright diff OLD NEW shows what it "
+    looked.how += "brings"
+    if gradients:  # without them the rule of this name says it all
+        yield looked
 
 
-def _by_index(op: Operation, side: int, result: TensorLayout, choices: int) -> tuple[Operation, ...]:
-    """A product with zeros and ones as the scatter, or gather, of its other operand's rows, each several times."""
+def _ones(body: _Body) -> tuple[dict[str, int], set[str]]:
+    """Arrays of zeros and ones, or of gates at the ones -> to how many places each row is sent; comparisons with places
+    that such an array begins with."""
+    ones, plain = dict[str, int](), set[str]()
+    for op in body.operations:
+        kind, known = body.kind[op.name], [ones[name] for name in op.operands if name in ones]
+        if kind == "compare" and "EQ" in op.attributes.get("direction", ""):
+            if any(body.kind.get(body.behind(name)) == "iota" for name in op.operands):
+                ones[op.name] = 1
+                plain.add(op.name)
+        elif kind in _VIEWS or kind == "reduce":  # a sum over a token's choices sends it to each
+            several = _array(op.operand_shapes[0]).num_elements // max(1, body.array[op.name].num_elements)
+            ones |= {op.name: ones[name] * max(1, several) for name in op.operands[:1] if name in ones}
+        elif kind in DOTS and known:
+            if len(known) == 2 or not body.free(op, int(op.operands[0] in ones)):
+                ones[op.name] = prod(known) * (body.sizes(op) or (1,))[-1]
+        elif known and (kind in ("multiply", "select", "compare", "and") or (kind == "add" and len(known) == 2)):
+            ones[op.name] = sum(known) if kind == "add" else max(known)
+    return ones, plain
+
+
+def _by_index(op: Operation, side: int, result: TensorLayout, choices: int, fetches: bool) -> tuple[Operation, ...]:
+    """A product with zeros and ones as the gather, or scatter, of its other operand's rows, each several times."""
     name, array = ("lhs", "rhs")[side], _array(op.operand_shapes[side])
-    along = op.integers(f"{name}_contracting_dims")
-    fixed = {*along, *op.integers(f"{name}_batch_dims")}
+    fixed = {*op.integers(f"{name}_contracting_dims"), *op.integers(f"{name}_batch_dims")}
     row = [1 if d in fixed else size for d, size in enumerate(array.shape)]
-    sends = len(along) == 1  # rows to places; else places to rows
-    rows = (array if sends else result).num_elements // prod(row)
+    rows = (result if fetches else array).num_elements // prod(row)
     index = Operation(f"{op.name}.index", "iota", f"s32[{max(1, rows * choices)},1]")
     to = Operation(f"{op.name}.places", "broadcast", op.shape)
     moved = op.operands[side], op.operand_shapes[side]
-    places = ((to.name, to.shape), (index.name, index.shape), moved) if sends else (moved, (index.name, index.shape))
+    places = (moved, (index.name, index.shape)) if fetches else ((to.name, to.shape), (index.name, index.shape), moved)
     names, shapes = zip(*places)
-    said = {} if sends else {"slice_sizes": f"{{{','.join(map(str, row))}}}", "start_index_map": "{0}"}
-    new = replace(op, opcode="scatter" if sends else "gather", attributes=said, operands=names, operand_shapes=shapes)
-    if sends or choices == 1:
-        return index, to, new
+    said = {"slice_sizes": f"{{{','.join(map(str, row))}}}", "start_index_map": "{0}"} if fetches else {}
+    new = replace(op, opcode="gather" if fetches else "scatter", attributes=said, operands=names, operand_shapes=shapes)
+    if not fetches or choices == 1:
+        return index, *([] if fetches else [to]), new
     new = replace(new, name=f"{op.name}.rows", shape=_shape(result.dtype, (choices, *result.shape)))
     summed = replace(op, opcode="reduce", attributes={"dimensions": "{0}"})
     return index, new, replace(summed, operands=(new.name,), operand_shapes=(new.shape,))
@@ -680,4 +704,4 @@ def _kept(bodies: list[_Body], room: Callable[[], int]) -> Iterator[_Cause]:
     yield cause
 
 
-_CAUSES = (_written_out, _sent_by_ones, _in_wide_types, _cast_every_step, _thin, _made_again, _kept)
+_CAUSES = (_written_out, _by_ones, _in_wide_types, _cast_every_step, _thin, _made_again, _kept)
