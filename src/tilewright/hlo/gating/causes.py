@@ -79,10 +79,10 @@ class _Body:
         return product_sizes(op, [*map(_array, op.operand_shapes)], self.array[op.name])
 
     def free(self, op: Operation, side: int) -> list[int]:
-        """Sizes of the dims of a product's operand that its result keeps and the other operand does not have."""
-        name, shape = ("lhs", "rhs")[side], _array(op.operand_shapes[side]).shape
+        """The dims of a product's operand that its result keeps and the other operand does not have."""
+        name = ("lhs", "rhs")[side]
         gone = {*op.integers(f"{name}_batch_dims"), *op.integers(f"{name}_contracting_dims")}
-        return [size for d, size in enumerate(shape) if d not in gone]
+        return [d for d in range(_array(op.operand_shapes[side]).rank) if d not in gone]
 
     def behind(self, name: str) -> str:
         """The value that is only shown in another form."""
@@ -235,10 +235,9 @@ def _written_out(bodies: list[_Body], room: Callable[[], int]) -> Iterator[_Caus
             kind = "attention" if first.integers("lhs_batch_dims") else "loss"
             cause = found.setdefault((kind, str(first.source)), _Cause(f"fused-{kind}"))
             cause.about.append((-len(cause.about), first))
-            array, sides = body.array[first.name], [body.free(first, side) for side in (0, 1)]
-            queries = sides[0] if prod(sides[1]) == row else sides[1]
-            sizes = max(queries, default=1), row
-            keys = first.operands[1 if queries is sides[0] else 0]
+            array, side = body.array[first.name], int((body.sizes(first) or ())[2:3] != (row,))  # of the queries
+            queries = [_array(first.operand_shapes[side]).shape[dim] for dim in body.free(first, side)]
+            sizes, keys = (max(queries, default=1), row), first.operands[1 - side]
             times = body.array[keys].num_elements // body.array[body.unrepeated(keys)].num_elements
             group = prod(queries) // sizes[0] * times
             each = f"{list(array.shape)} are written out {cause.many}({bytes_text(array.data_bytes)} each)"
@@ -393,41 +392,76 @@ def _cast_every_step(bodies: list[_Body], room: Callable[[], int]) -> Iterator[_
     yield cause
 
 
-# Products of one array with weights of fewer columns than the matrix unit has: one product with all of them.
+# Products of one array with weights of fewer columns than the matrix unit has: one product with all of them. So are
+# those of the weights' gradients, which have as few rows, and those of the array's, which are sums of as few elements.
 
 
 def _thin(bodies: list[_Body], room: Callable[[], int]) -> Iterator[_Cause]:
     for body in bodies:
-        groups = defaultdict[tuple[str, str, str, str], dict[str, Operation]](dict)
+        groups = defaultdict[tuple[str, str], dict[str, Operation]](dict)
         for op in body.dots:
-            along, made = op.integers("rhs_contracting_dims"), body.array[op.name]
-            plain = len(along) == 1 and not op.integers("lhs_batch_dims") and _array(op.operand_shapes[1]).rank == 2
-            if plain and made.shape[-1] < _THIN:
-                lhs = op.attributes.get("lhs_contracting_dims", "")
-                groups[op.operands[0], lhs, str(along[0]), made.dtype].setdefault(op.operands[1], op)
-        for (x, _, along_, kind), group in groups.items():
-            first, *_ = dots = list(group.values())
+            plain = not op.integers("lhs_batch_dims") and _array(op.operand_shapes[1]).rank == 2
+            if plain and len(body.free(op, 1)) == 1 and body.array[op.name].shape[-1] < _THIN:
+                groups[op.operands[0], str(sorted(op.attributes.items()))].setdefault(op.operands[1], op)
+        for (x, _), group in groups.items():
+            dots = list(group.values())
             if len(dots) < 2:
                 continue
-            rows, depth = body.array[first.name].shape[:-1], _array(first.operand_shapes[1]).shape[int(along_)]
+            rows, deep, tall = body.free(dots[0], 0), list[Operation](), list[Operation]()
+            for op in (op for op in body.dots if op not in dots and not op.integers("lhs_batch_dims")):
+                for side, name in enumerate(op.operands):
+                    if name == x and not {*rows} & {*body.free(op, side)} and len(body.free(op, 1 - side)) == 1:
+                        tall.append(op)
+                    elif name in group and not {*body.free(group[name], 1)} & {*body.free(op, side)}:
+                        deep.append(op)
             ends = [*accumulate(body.array[op.name].shape[-1] for op in dots)]
-            weights = _shape(kind, (depth, ends[-1])[:: 1 if along_ == "0" else -1])
-            whole, held, result = f"{first.name}.joined", f"{first.name}.weights", _shape(kind, (*rows, ends[-1]))
-            how = f"store the weights side by side and multiply once: jnp.split(x @ w, {ends[:-1]}, axis=-1); "
             cause = _Cause(
                 "thin-products", f"{len(dots)} products of one array, each of fewer columns than the unit has"
             )
-            cause.how = f"{how}tilewright diff OLD NEW shows what it brings"
-            for op, begin, end in zip(dots, (0, *ends), ends):
-                taken = ", ".join(f"[{a}:{b}]" for a, b in (*((0, n) for n in rows), (begin, end)))
-                part = replace(op, opcode="slice", operands=(whole,), operand_shapes=(result,))
-                cause.edits[body.name, op.name] = (replace(part, attributes={"slice": f"{{{taken}}}"}),)
-                cause.about.append((body.flops(op), op))
-            joined = replace(first, name=whole, shape=result, operands=(x, held))
-            joined = replace(joined, operand_shapes=(first.operand_shapes[0], weights))
-            parts = Operation(held, "parameter", weights), joined
-            cause.edits[body.name, first.name] = (*parts, *cause.edits[body.name, first.name])
+            cause.about = [(body.flops(op), op) for op in dots]
+            cause.how = f"store the weights side by side and multiply once: jnp.split(x @ w, {ends[:-1]}, axis=-1); "
+            cause.how += "tilewright diff OLD NEW shows what it brings"
+            for some in (each for each in (dots, tall) if len(each) == len(dots)):
+                cause.edits |= _side_by_side(body, some, int(some[0].operands[0] == x), ends)
+            if len(deep) == len(dots):
+                first = _wider(
+                    deep[0],
+                    {side: deep[0].integers(f"{name}_contracting_dims")[0] for side, name in enumerate(("lhs", "rhs"))},
+                    ends[-1],
+                )
+                cause.edits[body.name, deep[0].name] = first
+                same = (deep[0].name,), (deep[0].shape,)
+                for op in deep[1:]:
+                    alike = replace(op, opcode="optimization-barrier", operands=same[0], operand_shapes=same[1])
+                    cause.edits[body.name, op.name] = (alike,)
             yield cause
+
+
+def _wider(op: Operation, dims: Mapping[int, int], size: int) -> tuple[Operation, ...]:
+    """A product with so many elements along a dim of an operand, or of each; what it reads then comes before it."""
+    held, names, shapes = list[Operation](), [*op.operands], [*op.operand_shapes]
+    for side, dim in dims.items():
+        array = _array(shapes[side])
+        names[side] = f"{op.name}.{side}"
+        shapes[side] = _shape(array.dtype, (*array.shape[:dim], size, *array.shape[dim + 1 :]))
+        held.append(Operation(names[side], "parameter", shapes[side]))
+    return *held, replace(op, operands=(*names,), operand_shapes=(*shapes,))
+
+
+def _side_by_side(
+    body: _Body, dots: list[Operation], side: int, ends: list[int]
+) -> dict[_Value, tuple[Operation, ...]]:
+    """Products that differ in an operand alone as one, and each of them as its part of that."""
+    first, made = dots[0], body.array[dots[0].name]
+    dim = (made.rank - 1) * side
+    *held, whole = _wider(first, {side: body.free(first, side)[0]}, ends[-1])
+    shape = _shape(made.dtype, (*made.shape[:dim], ends[-1], *made.shape[dim + 1 :]))
+    whole, edits = replace(whole, name=f"{first.name}.joined", shape=shape), dict[_Value, tuple[Operation, ...]]()
+    for op, begin, end in zip(dots, (0, *ends), ends):
+        taken = [f"[{begin}:{end}]" if d == dim else f"[0:{size}]" for d, size in enumerate(made.shape)]
+        part = replace(op, opcode="slice", operands=(whole.name,), operand_shapes=(shape,))
+        edits[body.name, op.name] = (replace(part, attributes={"slice": f"{{{', '.join(taken)}}}"}),)
+    return edits | {(body.name, first.name): (*held, whole, *edits[body.name, first.name])}
 
 
 def _shape(kind: str, sizes: tuple[int, ...]) -> str:

@@ -89,21 +89,21 @@ def _of_rules(program: Program, chip: Target, assume_finite: bool, assume: Mappi
     priced = defaultdict[str, float](float)
     for each in merged:
         priced[each.rule] += (each.saved_us or 0.0) * (each.kind == "predicted")
-    saved = {rule: _saved_us(program, chip, rule, assume) / us for rule, us in priced.items() if us}
+    gained = {rule: us for rule, us in priced.items() if us}
+    before = estimate(program, chip, assume).device_seconds if gained else 0.0
+    saved = {rule: 1e6 * (before - _seconds(program, chip, rule, assume)) / us for rule, us in gained.items()}
     weighed = (replace(each, saved_us=(each.saved_us or 0.0) * saved.get(each.rule, 1.0)) for each in merged)
     return [replace(each, saved_us=each.saved_us or None) for each in weighed if (each.saved_us or 0.0) >= 0]
 
 
-def _saved_us(program: Program, chip: Target, rule: str, assume: Mapping[str, float]) -> float:
-    """Modelled microseconds that a rule saves in the whole program, acting alone wherever it pays."""
+def _seconds(program: Program, chip: Target, rule: str, assume: Mapping[str, float]) -> float:
+    """Modelled device time of the whole program with a rule acting alone wherever it pays."""
     module = parse_module(program.text)
     Inline().apply_module(module)
     bodies = read_functions(module)
     Acting(chip, chosen([rule]), assume_finite=True).run(bodies)
     write_functions(module, bodies)
-    changed = read_stablehlo(print_module(module, locations=False))
-    before, after = (estimate(each, chip, assume).device_seconds for each in (program, changed))
-    return 1e6 * (before - after)
+    return estimate(read_stablehlo(print_module(module, locations=False)), chip, assume).device_seconds
 
 
 def _order(each: Suggestion) -> tuple[float, float]:
