@@ -132,7 +132,7 @@ class _Body:
             for other in {*makers, *self.readers(name)} & self.by_name.keys() - inside:
                 kind, made = self.kind[other], other in makers
                 shapes = self.by_name[other].operand_shapes
-                grown = made and kind in DOTS and all(_array(shape).num_elements < size for shape in shapes)
+                grown = made and kind in DOTS and any(_array(shape).num_elements < size for shape in shapes)
                 if self.array[other].num_elements == size and (kind in _WITHIN or grown):
                     inside.add(other)
                     open_.append(other)
@@ -215,9 +215,9 @@ _FUSED = {
     " * {4}), block_sizes=sk.BlockSizes({5}, {6}, {6}, {5}, {6}, {6}, {5}, {6})); "
     "{7}(q * q.shape[-1] ** -0.5, k, v) with q: [batch, {8}heads, tokens, depth], k, v: [batch, heads, tokens, depth]"
     "{9}; of small blocks, as by default, it is slower",
-    "loss": "tokamax.linear_softmax_cross_entropy_loss(x, labels, w, reduction='mean') keeps no logits (a lax.map of "
-    "jax.checkpoint(loss) over blocks of tokens keeps none either, in as much time); tilewright diff OLD NEW shows "
-    "what it brings",
+    "loss": "tokamax.linear_softmax_cross_entropy_loss(x, labels, w, reduction='mean', implementation='mosaic_tpu') "
+    "keeps no logits: of blocks that tokamax.autotune finds (a lax.map over blocks of tokens saves memory, and takes "
+    "longer); tilewright diff OLD NEW shows what it brings",
 }
 
 
@@ -280,7 +280,7 @@ def _in_one_kernel(
         special += body.array[op.name].num_elements if body.kind[op.name] == "exponential" else 0
         outside = (body.by_name[body.unrepeated(name)] for name in op.operands if name not in own)
         inputs |= {each.name: each.shape for each in outside}
-        new = dict.fromkeys(name for name in op.operands if name in inside and name not in seen)
+        new = dict.fromkeys(name for name in op.operands if name in own and name not in seen)
         seen |= new.keys()
         open_ += [body.by_name[name] for name in new]
     flops, special = round(flops * filled), round(special * filled)
