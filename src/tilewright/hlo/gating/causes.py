@@ -63,7 +63,8 @@ class _Body:
         whole = Computation(name, tuple(self.operations))
         self.by_name, self.read_by = whole.named, whole.readers
         self.kind = {op.name: plain_opcode(op.opcode) for op in self.operations}
-        self.array = {op.name: _array(op.shape) for op in self.operations}
+        arrays = {op.name: _array(op.shape) for op in self.operations}
+        self.array = defaultdict(lambda: _NOTHING, arrays)  # of values from outside nothing is known
         self.carried = [op.name for op in self.operations if op.opcode == "parameter"]
         self.dots = [op for op in self.operations if self.kind[op.name] in DOTS and len(op.operands) == 2]
 
@@ -93,7 +94,7 @@ class _Body:
     def unrepeated(self, name: str) -> str:
         """The array that it holds several times; itself, where it does not."""
         source = self.behind(name)
-        return source if 0 < self.array.get(source, _NOTHING).num_elements < self.array[name].num_elements else name
+        return source if 0 < self.array[source].num_elements < self.array[name].num_elements else name
 
     def softmax(self, op: Operation) -> int:
         """Length of a row of an exponential of what a number of its row was taken off: a maximum, or a sum's logarithm;
@@ -101,7 +102,7 @@ class _Body:
         less = self.by_name.get(self.behind(op.operands[0])) if self.kind[op.name] == "exponential" else None
         if less is None or self.kind[less.name] != "subtract":
             return 0
-        row = self.array.get(self.behind(less.operands[1]), _NOTHING).num_elements
+        row = self.array[self.behind(less.operands[1])].num_elements
         return self.array[op.name].num_elements // row if 1 < row < self.array[op.name].num_elements else 0
 
     def is_position(self, name: str) -> bool:
@@ -238,7 +239,7 @@ def _written_out(bodies: list[_Body], room: Callable[[], int]) -> Iterator[_Caus
             array, side = body.array[first.name], int((body.sizes(first) or ())[2:3] != (row,))  # of the queries
             queries = [_array(first.operand_shapes[side]).shape[dim] for dim in body.free(first, side)]
             sizes, keys = (max(queries, default=1), row), first.operands[1 - side]
-            times = body.array[keys].num_elements // body.array[body.unrepeated(keys)].num_elements
+            times = max(1, body.array[keys].num_elements // max(1, body.array[body.unrepeated(keys)].num_elements))
             group = prod(queries) // sizes[0] * times
             each = f"{list(array.shape)} are written out {cause.many}({bytes_text(array.data_bytes)} each)"
             tokens = [-(-size // _LANES) * _LANES for size in sizes]
@@ -278,8 +279,9 @@ def _in_one_kernel(
             flops += body.flops(op)
             thin += (body.sizes(op) or ())[2:]
         special += body.array[op.name].num_elements if body.kind[op.name] == "exponential" else 0
-        outside = (body.by_name[body.unrepeated(name)] for name in op.operands if name not in own)
-        inputs |= {each.name: each.shape for each in outside}
+        for name, shape in zip(op.operands, op.operand_shapes):
+            source = body.by_name.get(body.unrepeated(name)) if name not in own else op
+            inputs |= {name: shape} if source is None else {source.name: source.shape} if source is not op else {}
         new = dict.fromkeys(name for name in op.operands if name in own and name not in seen)
         seen |= new.keys()
         open_ += [body.by_name[name] for name in new]
