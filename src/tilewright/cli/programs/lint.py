@@ -127,7 +127,7 @@ def fails(finding: hlo.Suggestion, threshold: float) -> bool:
 
 
 def line(finding: hlo.Suggestion) -> str:
-    """``model.py:41:8 grouped-query-attention 57.8x predicted, saves 2.01 ms: keys are ...; reshape the queries ...``."""
+    """``model.py:41:8 grouped-query-attention 57.8x predicted, saves 2 ms: keys ...; reshape ...``."""
     basis = f" [{finding.basis}]" if finding.basis else ""
     place = f"{place_text(finding.source)}:{finding.column + 1}" if finding.source else finding.op
     return f"{place} {finding.rule} {_factor(finding)}: {finding.what}; {finding.how}{basis}"

@@ -237,7 +237,7 @@ class Fusions(Values):
                     open_.append(reader.name)
 
     def _is_of_heads(self, op: Operation) -> bool:
-        """Whether products of batches read an array that is repeated along one of its dims, as of heads that share it."""
+        """Whether batched products read an array that is repeated along a dim, as of heads that share it."""
         batched = (self.kind[each.name] in DOTS or each.name in self.of_vectors for each in self.readers[op.name])
         return self.elements[op.shape] >= MANY * MANY and any(batched)
 
