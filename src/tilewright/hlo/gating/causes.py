@@ -154,8 +154,8 @@ class _Body:
 
 @dataclass
 class _Cause:
-    """A change that can be made: its name, what is done now, what to write instead; the operations that it is about
-    with a weight for each, and what takes an operation's place, by computation and name.
+    """A change that can be made: its name, what is done now and ``{}`` for how often, what to write instead; the
+    operations that it is about with a weight for each, and what takes an operation's place, by computation and name.
     """
 
     name: str
@@ -163,10 +163,6 @@ class _Cause:
     how: str = ""
     about: list[tuple[int, Operation]] = field(default_factory=list)
     edits: dict[tuple[str, str], tuple[Operation, ...]] = field(default_factory=dict)
-
-    @property
-    def many(self) -> str:
-        return f"{len(self.about)} times " if len(self.about) > 1 else ""
 
 
 def causes(program: Program, target: Target, assume: Mapping[str, float] | None = None) -> list[Suggestion]:
@@ -199,7 +195,11 @@ def causes(program: Program, target: Target, assume: Mapping[str, float] | None 
         if saved > _LEAST * whole:
             at = max(cause.about, key=lambda each: each[0])[1]
             factor, also = round(whole / (whole - saved), 3), tuple(name for _, name in cause.edits if name != at.name)
-            each = Suggestion(at.name, cause.name, factor, "predicted", cause.how, str(at.source or ""), cause.what)
+            how = (
+                cause.how if "tilewright" in cause.how else f"{cause.how}; tilewright diff OLD NEW shows what it brings"
+            )
+            what = cause.what.replace("{}", f"{len(cause.about)} times " if len(cause.about) > 1 else "")
+            each = Suggestion(at.name, cause.name, factor, "predicted", how, str(at.source or ""), what)
             found.append(replace(each, also=also, saved_us=1e6 * saved))
     return found
 
@@ -218,7 +218,7 @@ _FUSED = {
     "{9}; of small blocks, as by default, it is slower",
     "loss": "tokamax.linear_softmax_cross_entropy_loss(x, labels, w, reduction='mean', implementation='mosaic_tpu') "
     "keeps no logits: of blocks that tokamax.autotune finds (a lax.map over blocks of tokens saves memory, and takes "
-    "longer); tilewright diff OLD NEW shows what it brings",
+    "longer)",
 }
 
 
@@ -241,7 +241,7 @@ def _written_out(bodies: list[_Body], room: Callable[[], int]) -> Iterator[_Caus
             sizes, keys = (max(queries, default=1), row), first.operands[1 - side]
             times = max(1, body.array[keys].num_elements // max(1, body.array[body.unrepeated(keys)].num_elements))
             group = prod(queries) // sizes[0] * times
-            each = f"{list(array.shape)} are written out {cause.many}({bytes_text(array.data_bytes)} each)"
+            each = f"{list(array.shape)} are written out {{}}({bytes_text(array.data_bytes)} each)"
             tokens = [-(-size // _LANES) * _LANES for size in sizes]
             padded = "" if (*tokens,) == sizes else ", padded to as many tokens (segment_ids mask the rest)"
             blocks, filled = [gcd(size, _BLOCK) for size in tokens], prod(tokens) / prod(sizes)
@@ -297,7 +297,10 @@ def _in_one_kernel(
 
 
 def _in_wide_types(bodies: list[_Body], room: Callable[[], int]) -> Iterator[_Cause]:
-    cause, narrow = _Cause("float32-product"), dict[_Value, str]()
+    how = "keep x and w in bfloat16: dtype and param_dtype=jnp.bfloat16 of the layer (of weights that the step updates "
+    how += "dtype alone, or x.astype(jnp.bfloat16) @ w.astype(jnp.bfloat16); sums stay float32); tilewright verify OLD "
+    how += "NEW says how far results move"
+    cause, narrow = _Cause("float32-product", "{}a product of float32", how), dict[_Value, str]()
     for body in bodies:
         own = set[str]()
         for op in body.dots:
@@ -311,12 +314,6 @@ def _in_wide_types(bodies: list[_Body], room: Callable[[], int]) -> Iterator[_Ca
         narrow |= {(body.name, name): "bf16" for name in own}
     stored = _stored_wide(bodies, lambda body, op: narrow.get((body.name, op.name), ""))
     cause.edits = _narrowed(bodies, narrow | stored)
-    cause.what = f"{cause.many}a product of float32"
-    cause.how = "keep x and w in bfloat16: dtype and param_dtype=jnp.bfloat16 of the layer (dtype alone, or "
-    cause.how += (
-        "x.astype(jnp.bfloat16) @ w.astype(jnp.bfloat16), of weights that the step updates; sums stay float32); "
-    )
-    cause.how += "tilewright verify OLD NEW says how far results move"
     yield cause
 
 
@@ -336,9 +333,8 @@ def _narrowed(bodies: list[_Body], narrow: Mapping[_Value, str]) -> dict[_Value,
             if not kind and shapes == [*op.operand_shapes]:
                 continue
             for k, (name, shape, new) in enumerate(zip(op.operands, op.operand_shapes, shapes)):
-                known = (body.name, name) in narrow or shape == new
-                names.append(name if known else f"{op.name}.{k}")
-                casts += [] if known else [Operation(names[-1], "convert", new, (name,), (shape,))]
+                names.append(name if (body.name, name) in narrow or shape == new else f"{op.name}.{k}")
+                casts += [Operation(names[-1], "convert", new, (name,), (shape,))] * (names[-1] != name)
             shape = f"({', '.join(shapes)})" if op.shape.startswith("(") else op.shape
             made = replace(op, shape=shape.replace("f32", kind, 1) if kind else shape, operands=(*names,))
             same = body.kind[op.name] == "convert" and [made.shape] == shapes
@@ -383,14 +379,13 @@ def _cast_every_step(bodies: list[_Body], room: Callable[[], int]) -> Iterator[_
     def cast(body: _Body, op: Operation) -> str:
         return body.array[op.name].dtype if body.kind[op.name] == "convert" else ""
 
-    cause, stored = _Cause("cast-every-step"), _stored_wide(bodies, cast)
+    how = "cast once, outside the step: params = jax.tree.map(lambda w: w.astype(jnp.bfloat16), params)"
+    cause = _Cause("cast-every-step", "{}an argument is read in float32 and cast", how)
+    stored = _stored_wide(bodies, cast)
     cause.edits = _narrowed(bodies, stored)
     for body in bodies:
         casts = (op for op in body.operations if cast(body, op) and (body.name, op.operands[0]) in stored)
         cause.about += [(body.array[op.name].num_elements, op) for op in casts]
-    cause.how = "cast once, outside the step: params = jax.tree.map(lambda w: w.astype(jnp.bfloat16), params); "
-    cause.how += "tilewright diff OLD NEW shows what it brings"
-    cause.what = f"{cause.many}an argument is read in float32 and cast"
     yield cause
 
 
@@ -417,25 +412,17 @@ def _thin(bodies: list[_Body], room: Callable[[], int]) -> Iterator[_Cause]:
                     elif name in group and not {*body.free(group[name], 1)} & {*body.free(op, side)}:
                         deep.append(op)
             ends = [*accumulate(body.array[op.name].shape[-1] for op in dots)]
-            cause = _Cause(
-                "thin-products", f"{len(dots)} products of one array, each of fewer columns than the unit has"
-            )
+            what = f"{len(dots)} products of one array, each of fewer columns than the unit has"
+            how = f"store the weights side by side and multiply once: jnp.split(x @ w, {ends[:-1]}, axis=-1)"
+            cause = _Cause("thin-products", what, how)
             cause.about = [(body.flops(op), op) for op in dots]
-            cause.how = f"store the weights side by side and multiply once: jnp.split(x @ w, {ends[:-1]}, axis=-1); "
-            cause.how += "tilewright diff OLD NEW shows what it brings"
             for some in (each for each in (dots, tall) if len(each) == len(dots)):
                 cause.edits |= _side_by_side(body, some, int(some[0].operands[0] == x), ends)
             if len(deep) == len(dots):
-                first = _wider(
-                    deep[0],
-                    {side: deep[0].integers(f"{name}_contracting_dims")[0] for side, name in enumerate(("lhs", "rhs"))},
-                    ends[-1],
-                )
-                cause.edits[body.name, deep[0].name] = first
-                same = (deep[0].name,), (deep[0].shape,)
-                for op in deep[1:]:
-                    alike = replace(op, opcode="optimization-barrier", operands=same[0], operand_shapes=same[1])
-                    cause.edits[body.name, op.name] = (alike,)
+                first, summed = deep[0], ("lhs_contracting_dims", "rhs_contracting_dims")
+                made = _wider(first, dict(enumerate(first.integers(key)[0] for key in summed)), ends[-1])
+                cause.edits |= {(body.name, op.name): _same(op, first.name) for op in deep[1:]}
+                cause.edits[body.name, first.name] = made
             yield cause
 
 
@@ -466,6 +453,11 @@ def _side_by_side(
     return edits | {(body.name, first.name): (*held, whole, *edits[body.name, first.name])}
 
 
+def _same(op: Operation, name: str) -> tuple[Operation, ...]:
+    """Another value of its shape in an operation's place."""
+    return (replace(op, opcode="optimization-barrier", operands=(name,), operand_shapes=(op.shape,)),)
+
+
 def _shape(kind: str, sizes: tuple[int, ...]) -> str:
     return f"{kind}[{','.join(map(str, sizes))}]"
 
@@ -488,8 +480,7 @@ def _made_again(bodies: list[_Body], room: Callable[[], int]) -> Iterator[_Cause
         size = body.array[op.name].data_bytes
         if key in firsts and kept + size <= room():
             kept += size
-            same = replace(op, opcode="optimization-barrier", operands=(firsts[key],), operand_shapes=(op.shape,))
-            cause.edits[body.name, op.name] = (same,)
+            cause.edits[body.name, op.name] = _same(op, firsts[key])
             cause.about.append((body.flops(op), op))
     batched = any(op.integers("lhs_batch_dims") for _, op in cause.about)
     policy = "dots_saveable" if batched else "dots_with_no_batch_dims_saveable"
@@ -506,7 +497,12 @@ _MANY_ROWS = 4096
 
 
 def _by_ones(bodies: list[_Body], room: Callable[[], int]) -> Iterator[_Cause]:
-    sent, looked, gradients = _Cause("one-hot-dispatch"), _Cause("one-hot-lookup"), False
+    how = "send rows by index, jnp.zeros((e, c, d), x.dtype).at[expert, place].add(x), and fetch them by index, "
+    how += "y[expert, place], times the gates, or sort them by expert for jax.lax.ragged_dot"
+    sent = _Cause("one-hot-dispatch", "{}rows are sent to places by a product with zeros and ones", how)
+    what = "{}rows of a table are picked, or added to, by a product with zeros and ones"
+    looked = _Cause("one-hot-lookup", what, "look the rows up by index, table[ids]: its gradient adds rows")
+    gradients = False
     for body in bodies:
         ones, plain = _ones(body)
         for op, side in ((op, side) for op in body.dots if op.name not in ones for side in (0, 1)):
@@ -520,14 +516,7 @@ def _by_ones(bodies: list[_Body], room: Callable[[], int]) -> Iterator[_Cause]:
                 cause.edits[body.name, op.name] = _by_index(op, 1 - side, body.array[op.name], ones[mask], fetches)
                 cause.about.append((fetches * body.flops(op), op))
                 gradients |= lookup and not fetches
-    sent.what = f"{sent.many}rows are sent to places by a product with zeros and ones"
-    sent.how = "send rows by index, jnp.zeros((e, c, d), x.dtype).at[expert, place].add(x), and fetch them by index, "
-    sent.how += "y[expert, place], times the gates, or sort them by expert for jax.lax.ragged_dot; "
-    sent.how += "tilewright diff OLD NEW shows what it brings"
     yield sent
-    looked.what = f"{looked.many}rows of a table are picked, or added to, by a product with zeros and ones"
-    looked.how = "look the rows up by index, table[ids]: its gradient adds rows; tilewright diff OLD NEW shows what it "
-    looked.how += "brings"
     if gradients:  # without them the rule of this name says it all
         yield looked
 
@@ -578,9 +567,8 @@ def _by_index(op: Operation, side: int, result: TensorLayout, choices: int, fetc
 
 
 def _kept(bodies: list[_Body], room: Callable[[], int]) -> Iterator[_Cause]:
-    cause = _Cause("donated-argument")
-    cause.how = "give it away if nobody needs it after the call: jax.jit(..., donate_argnums=...); "
-    cause.how += "tilewright diff OLD NEW shows what it brings"
+    how = "give it away if nobody needs it after the call: jax.jit(..., donate_argnums=...)"
+    cause = _Cause("donated-argument", how=how)
     named = {body.name: body for body in bodies}
     for body in (body for body in bodies if body.entry):
         returned = {shape for op in body.operations if op.opcode == "return" for shape in op.operand_shapes}
@@ -595,7 +583,7 @@ def _kept(bodies: list[_Body], room: Callable[[], int]) -> Iterator[_Cause]:
                 cause.edits[body.name, op.name] = (replace(op, attributes={**op.attributes, GIVEN_AWAY: ""}),)
                 cause.about.append((body.array[op.name].size_bytes, first))
     size = bytes_text(sum(size for size, _ in cause.about))
-    cause.what = f"{cause.many}an argument is copied before it is changed ({size})"
+    cause.what = f"{{}}an argument is copied before it is changed ({size})"
     yield cause
 
 
