@@ -129,7 +129,7 @@ def test_a_profile_is_measured_rows_too(tmp_path):
     [
         ("program,us\n512_512.mlir,3\n", "1 measured rows fit no constant"),
         ("program,us\n512_512.mlir,x\n", "no row of a program and its microseconds"),
-        ("program,us\n512_512.mlir,-1\n", "-1 us is no time"),
+        ("program,us\n512_512.mlir,-1\n", "-1 us of 512_512.mlir, which is modelled as"),
         ("op,d0\nreduce,3\n", "no row of a program and its microseconds"),
         ("program,us\n,3\n", "no row of a program and its microseconds"),
         ("program,us\n512_512.mlir,3e9\n", "3e+09 us of 512_512.mlir, which is modelled as"),

@@ -277,8 +277,6 @@ def _points(measured: str, program: str | None, chip: targets.Target) -> Iterato
             name, us = "", 0.0
         if not name:
             raise UsageError("no row of a program and its microseconds", where=where, how=_HOW)
-        if not 0 < us < float("inf"):
-            raise UsageError(f"{us:g} us is no time", where=where)
         loaded = programs.load_program(str(Path(measured).parent / name), (row.get("args") or "").split() or None)
         parts = {bound: 1e6 * s for bound, s in hlo.estimate(loaded, chip).by_bound().items() if s}
         point = _Point(name, us, parts, _kinds(loaded))
