@@ -205,6 +205,15 @@ def test_heads_that_share_keys_under_a_causal_mask_save_the_same_however_they_ar
     assert found.saved_us == pytest.approx(gain, rel=0.2)
 
 
+def test_no_kernel_for_many_tokens_is_named_where_one_is_decoded():
+    def decoded(q, k, v):
+        scores = jnp.einsum("bhd,bthd->bht", q, jnp.repeat(k, 4, 2)).astype(F32)
+        return jnp.einsum("bht,bthd->bhd", jax.nn.softmax(scores).astype(BF16), jnp.repeat(v, 4, 2))
+
+    program = from_jax(decoded, S((16, 32, 128), BF16), *(S((16, 4096, 8, 128), BF16),) * 2)
+    assert {each.rule for each in suggest(program, CHIP)} == {"grouped-query-attention"}
+
+
 def test_tokens_that_fill_no_block_are_said_to_be_padded():
     found, *_ = suggest(from_jax(attention, *(S((8, 12, 1500, 64), BF16),) * 3), CHIP)
     assert "FullMask((1536, 1536))" in found.how

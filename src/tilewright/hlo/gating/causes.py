@@ -234,11 +234,14 @@ def _written_out(bodies: list[_Body], room: Callable[[], int]) -> Iterator[_Caus
             if first is None:
                 continue
             kind = "attention" if first.integers("lhs_batch_dims") else "loss"
-            cause = found.setdefault((kind, str(first.source)), _Cause(f"fused-{kind}"))
-            cause.about.append((-len(cause.about), first))
-            array, side = body.array[first.name], int((body.sizes(first) or ())[2:3] != (row,))  # of the queries
+            side = int((body.sizes(first) or ())[2:3] != (row,))  # of the queries
             queries = [_array(first.operand_shapes[side]).shape[dim] for dim in body.free(first, side)]
             sizes, keys = (max(queries, default=1), row), first.operands[1 - side]
+            if kind == "attention" and sizes[0] < _LANES:  # a decoding step, for which these kernels are none
+                continue
+            cause = found.setdefault((kind, str(first.source)), _Cause(f"fused-{kind}"))
+            cause.about.append((-len(cause.about), first))
+            array = body.array[first.name]
             times = max(1, body.array[keys].num_elements // max(1, body.array[body.unrepeated(keys)].num_elements))
             group = prod(queries) // sizes[0] * times
             each = f"{list(array.shape)} are written out {{}}({bytes_text(array.data_bytes)} each)"

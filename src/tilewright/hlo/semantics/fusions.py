@@ -203,7 +203,8 @@ class Fusions(Values):
             elif kind == "reshape" and (made := self.kind.get(self._widest(op.operands[0]) if op.operands else "")):
                 written.update(op.operands if made in ELEMENTWISE and any(self._taken_whole(op, _CASTS)) else ())
                 written.update({*self._taken_whole(op, ELEMENTWISE)} - {op.name} if made == "broadcast" else ())
-                written.update(op.operands if made == "broadcast" and self._is_of_heads(op) else ())
+                if made == "broadcast" and any(each.integers("lhs_batch_dims") for each in self.readers[op.name]):
+                    written.update(op.operands)  # heads that share keys have copies of them
             elif kind == "broadcast" and self._is_dear(op):
                 written.update(op.operands)
             if self.hoisted and op.name not in self.hoisted:
@@ -235,11 +236,6 @@ class Fusions(Values):
                     yield name
                 elif self.kind[reader.name] in passed and len(open_) <= MANY:
                     open_.append(reader.name)
-
-    def _is_of_heads(self, op: Operation) -> bool:
-        """Whether batched products read an array that is repeated along a dim, as of heads that share it."""
-        batched = (self.kind[each.name] in DOTS or each.name in self.of_vectors for each in self.readers[op.name])
-        return self.elements[op.shape] >= MANY * MANY and any(batched)
 
     def _widest(self, name: str) -> str:
         """What a value was before its type was changed."""
