@@ -77,13 +77,18 @@ modelled step less that of the program with the change, so two of them that meet
 
 * `fused-attention`, `fused-loss`: scores or logits and their softmax are written out. Modelled instead: a kernel for
   each result, of its products as they fill the matrix unit, an exponential for each score with what a softmax has
-  beside it, the sum that each step carries on, and its arrays once through HBM. `./run python
+  beside it, the sum that each step carries on, and its arrays once through HBM; of scores under a causal mask (places
+  compared in the program itself) the blocks that it keeps. `./run python
   benchmarks/time_rows.py --pairs ROWS FOLDER` holds this to functions that were timed as XLA's and as such kernels.
-* `float32-product`: both operands of a product are float32. Instead: bfloat16 for them and what is made of them alone.
-* `cast-every-step`: an argument is float32 and only used narrow, in a program that does not return it.
-* `thin-products`: products of one array with weights of fewer than 256 columns. Instead: one product, its result cut.
+* `float32-product`: both operands of a product are float32. Instead: bfloat16 for them and what is made of them alone,
+  and for arguments that nothing else reads, unless the program returns an array of that size, as a step its weights.
+* `cast-every-step`: an argument is float32 and only used narrow, also in the layers of a loop, in a program that does
+  not return it.
+* `thin-products`: products of one array with weights of fewer than 256 columns, with those of their gradients. Instead:
+  one product, its result cut.
 * `computed-again`: a product that `jax.checkpoint` computes again, and memory has room for its result. It is kept.
 * `one-hot-dispatch`: products with zeros and ones send rows to places. Instead: rows scattered and gathered by index.
+  `one-hot-lookup` with its gradient likewise.
   Where tokens are sent within small groups nothing is said, for the products are short there: 32 groups of 256 tokens
   to 8 experts take 70 us so on v6e, by index 249; 8,192 tokens in one group 386 and 134 (libtpu's modules, modelled).
 * [rules](rules.md): heads repeated, one-hot lookups, gradients of small tables, and more.

@@ -129,12 +129,18 @@ def test_a_profile_is_measured_rows_too(tmp_path):
     [
         ("program,us\n512_512.mlir,3\n", "1 measured rows fit no constant"),
         ("program,us\n512_512.mlir,x\n", "no row of a program and its microseconds"),
-        ("program,us\n512_512.mlir,-1\n", "-1 us is no time"),
+        ("program,us\n512_512.mlir,-1\n", "-1 us of 512_512.mlir, which is modelled as"),
         ("op,d0\nreduce,3\n", "no row of a program and its microseconds"),
+        ("program,us\n,3\n", "no row of a program and its microseconds"),
+        ("program,us\n512_512.mlir,3e9\n", "3e+09 us of 512_512.mlir, which is modelled as"),
+        ("program,us\nnothing.mlir,3\n", "3 us of nothing.mlir, which is modelled as 0 us"),
     ],
 )
 def test_what_are_no_rows_is_said(measured, rows, why):
     (measured / "bad.csv").write_text(rows)
+    (measured / "nothing.mlir").write_text(
+        "func.func @main(%x: tensor<8xf32>) -> tensor<8xf32> { return %x : tensor<8xf32> }"
+    )
     code, _, said = run("--calibrate", "bad.csv", "-t", CHIP, folder=measured)
     assert code == 2
     assert why in said
@@ -149,3 +155,13 @@ def test_another_chips_file_is_refused(measured):
     code, _, said = run("512_512.mlir", "-t", CHIP, "--calibration", "rows.csv", folder=measured)
     assert code == 2
     assert "no calibration" in said
+
+
+def test_a_spreadsheets_file_is_read_and_constants_are_of_one_chip(measured):
+    rows = (measured / "rows.csv").read_text()
+    (measured / "sheet.csv").write_text("\ufeff" + rows.replace(",", ", ").replace("\n", "\r\n"))
+    code, _, said = run("--calibrate", "sheet.csv", "-t", CHIP, "-o", "mine.json", folder=measured)
+    assert code == 0, said
+    code, _, said = run("--calibrate", "rows.csv", "-t", CHIP, "-t", "tpu-v5e", folder=measured)
+    assert code == 2
+    assert "constants are of one chip" in said

@@ -76,8 +76,8 @@ def _of_suggestion(suggestion: Suggestion, row: MovementRow | None = None) -> _R
     """``row``: of the operation that it is about, where a report has it."""
     factor, saved = suggestion.factor, suggestion.saved_us
     number = f" ({ratio_text(factor)} {suggestion.kind})" if factor is not None else ""
-    saves = seconds_text(saved / 1e6) if saved else bytes_text(suggestion.saved_bytes) if suggestion.saved_bytes else ""
-    words = f"{suggestion.what or suggestion.op}{number}{f', saves {saves}' if saves else ''}"
+    saves = f", saves {suggestion.saved}" if saved or suggestion.saved_bytes else ""
+    words = f"{suggestion.what or suggestion.op}{number}{saves}"
     known: dict[str, Any] = {
         "factor": factor,
         "kind": suggestion.kind,

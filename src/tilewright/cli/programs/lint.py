@@ -127,7 +127,7 @@ def fails(finding: hlo.Suggestion, threshold: float) -> bool:
 
 
 def line(finding: hlo.Suggestion) -> str:
-    """``model.py:41:8 grouped-query-attention 57.8x predicted: keys are repeated ...; reshape the queries ...``."""
+    """``model.py:41:8 grouped-query-attention 57.8x predicted, saves 2 ms: keys ...; reshape ...``."""
     basis = f" [{finding.basis}]" if finding.basis else ""
     place = f"{place_text(finding.source)}:{finding.column + 1}" if finding.source else finding.op
     return f"{place} {finding.rule} {_factor(finding)}: {finding.what}; {finding.how}{basis}"
@@ -145,7 +145,8 @@ def _path_and_line(finding: hlo.Suggestion) -> tuple[str, int]:
 
 
 def _factor(finding: hlo.Suggestion) -> str:
-    return "unpriced" if finding.factor is None else f"{finding.factor:.3g}x {finding.kind}"
+    saves = f", saves {finding.saved}" if finding.saved_us else ""
+    return "unpriced" if finding.factor is None else f"{finding.factor:.3g}x {finding.kind}{saves}"
 
 
 def _annotation(finding: hlo.Suggestion, threshold: float) -> str:

@@ -59,6 +59,8 @@ def time(
     chips = [targets.target(name) for name in target]
     if measured is not None:
         to.must_end_in(".json")
+        if len(chips) > 1:
+            raise UsageError("constants are of one chip", where="--calibrate", how="name the one that was measured")
         deliver(_calibrated(measured, program, chips[0]), to)
         return
     if program is None:
@@ -230,6 +232,8 @@ _BOUNDS = ("hbm", "matrix", "vector", "vmem", "latency")
 _ROUNDS, _STEPS = 5, 20
 _PRIOR = 0.02
 """Weight of a factor's distance from 1 against one row."""
+_APART = 300
+"""How many times shorter or longer than modelled no step is: its time is in another unit, or of another program."""
 _HELD = 6
 _ALIKE = 0.9
 """Share of their kinds of operations that two steps of one model have in common."""
@@ -264,17 +268,22 @@ def _points(measured: str, program: str | None, chip: targets.Target) -> Iterato
                 waits = {each.bound: each.modelled_us / each.runs}
                 yield _Point(each.name, each.measured_us / each.measured_runs, waits)
         return
-    for number, row in enumerate(csv.DictReader(read_text(measured).splitlines()), 2):
+    text = read_text(measured).removeprefix("\ufeff")  # as spreadsheets begin their files
+    for number, row in enumerate(csv.DictReader(text.splitlines(), skipinitialspace=True), 2):
+        where = f"{measured}:{number}"
         try:
             name, us = (row["program"] or "").strip(), float(row["us"] or "")
         except (KeyError, ValueError):
-            where = f"{measured}:{number}"
-            raise UsageError("no row of a program and its microseconds", where=where, how=_HOW) from None
-        if not 0 < us < float("inf"):
-            raise UsageError(f"{us:g} us is no time", where=f"{measured}:{number}")
+            name, us = "", 0.0
+        if not name:
+            raise UsageError("no row of a program and its microseconds", where=where, how=_HOW)
         loaded = programs.load_program(str(Path(measured).parent / name), (row.get("args") or "").split() or None)
         parts = {bound: 1e6 * s for bound, s in hlo.estimate(loaded, chip).by_bound().items() if s}
-        yield _Point(name, us, parts, _kinds(loaded))
+        point = _Point(name, us, parts, _kinds(loaded))
+        if not point.modelled / _APART < us < point.modelled * _APART:
+            what = f"{us:g} us of {name}, which is modelled as {point.modelled:.3g} us on {chip.name}"
+            raise UsageError(what, where=where, how="give microseconds of the device, measured on this chip")
+        yield point
 
 
 def _kinds(program: hlo.Program) -> frozenset[str]:

@@ -1,44 +1,32 @@
-"""What a user can change: where a rule would act or an advice meets, and what a program spends and need not.
+"""What a user can change: where a rule would act or an advice meets, and what else a program spends and need not.
 
 The rules act on a copy of the program, those that need finite values too, and the program itself is left as it is. What
-they replace is named as a report names it: operations keep the names they had before calls were inlined. No rule makes
-the other changes, for they alter what is kept, in which type, or which kernel does it. Each is tried on the program's
-records: what the change replaces is replaced, and the step is modelled once more. The gain is the difference.
+they replace is named as a report names it: operations keep the names they had before calls were inlined.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from functools import cache
-from itertools import accumulate
-from math import gcd, prod
+from dataclasses import replace
+from math import prod
 from pathlib import Path
 
 from tilewright.errors import TilewrightError, UnsupportedError
-from tilewright.hlo.cost import array_layout, plain_opcode
 from tilewright.hlo.gating.acting import LEAST, Acting, Candidate
+from tilewright.hlo.gating.causes import causes
 from tilewright.hlo.graphs.graph import Node, collector_paused, operations_in
 from tilewright.hlo.graphs.mlir import read_functions, write_functions
-from tilewright.hlo.inlining import inlined
 from tilewright.hlo.ir import parse_module, print_module
-from tilewright.hlo.opcodes import DOTS, ELEMENTWISE, WRITES_IN_PLACE
-from tilewright.hlo.program import GIVEN_AWAY, PALLAS, Computation, Operation, Program
+from tilewright.hlo.program import Program
 from tilewright.hlo.reading.mlir_reader import read_stablehlo
-from tilewright.hlo.reporting.buffers import lifetimes
 from tilewright.hlo.reporting.types import Suggestion
 from tilewright.hlo.rewrites.inline import Inline
 from tilewright.hlo.rules.catalogue import catalogue, chosen, factor_on
 from tilewright.hlo.semantics.context import Context, checked_assumptions
-from tilewright.hlo.semantics.dims import product_flops, product_sizes
-from tilewright.hlo.semantics.partitioning import of_one_device
 from tilewright.hlo.semantics.predicting import Origin, functions_of
-from tilewright.hlo.timing.chip import chip_of
-from tilewright.hlo.timing.estimate import estimate, estimate_placed
-from tilewright.layout import TensorLayout
-from tilewright.render import bytes_text
+from tilewright.hlo.timing.estimate import estimate
 from tilewright.targets import Target
 from tilewright.targets import target as find_target
 
@@ -72,7 +60,9 @@ def suggest(
     found = list[Suggestion]()
     with suppress(TilewrightError):  # no time model, or no time for this program
         found = causes(program, chip, stated)
-    return sorted([*found, *_of_rules(program, chip, assume_finite, stated)], key=_order)
+    told = {each.rule for each in found}
+    rules = (each for each in _of_rules(program, chip, assume_finite, stated) if each.rule not in told)
+    return sorted([*found, *rules], key=_order)
 
 
 def _of_rules(program: Program, chip: Target, assume_finite: bool, assume: Mapping[str, float]) -> list[Suggestion]:
@@ -99,21 +89,21 @@ def _of_rules(program: Program, chip: Target, assume_finite: bool, assume: Mappi
     priced = defaultdict[str, float](float)
     for each in merged:
         priced[each.rule] += (each.saved_us or 0.0) * (each.kind == "predicted")
-    saved = {rule: _saved_us(program, chip, rule, assume) / us for rule, us in priced.items() if us}
+    gained = {rule: us for rule, us in priced.items() if us}
+    before = estimate(program, chip, assume).device_seconds if gained else 0.0
+    saved = {rule: 1e6 * (before - _seconds(program, chip, rule, assume)) / us for rule, us in gained.items()}
     weighed = (replace(each, saved_us=(each.saved_us or 0.0) * saved.get(each.rule, 1.0)) for each in merged)
     return [replace(each, saved_us=each.saved_us or None) for each in weighed if (each.saved_us or 0.0) >= 0]
 
 
-def _saved_us(program: Program, chip: Target, rule: str, assume: Mapping[str, float]) -> float:
-    """Modelled microseconds that a rule saves in the whole program, acting alone wherever it pays."""
+def _seconds(program: Program, chip: Target, rule: str, assume: Mapping[str, float]) -> float:
+    """Modelled device time of the whole program with a rule acting alone wherever it pays."""
     module = parse_module(program.text)
     Inline().apply_module(module)
     bodies = read_functions(module)
     Acting(chip, chosen([rule]), assume_finite=True).run(bodies)
     write_functions(module, bodies)
-    changed = read_stablehlo(print_module(module, locations=False))
-    before, after = (estimate(each, chip, assume).device_seconds for each in (program, changed))
-    return 1e6 * (before - after)
+    return estimate(read_stablehlo(print_module(module, locations=False)), chip, assume).device_seconds
 
 
 def _order(each: Suggestion) -> tuple[float, float]:
@@ -204,439 +194,3 @@ class _Names:
         """How often it runs in one run of the program, shared among the copies of it."""
         origin, _ = self.known.get(op, (None, 0))
         return self.run_counts[origin.computation].count / self.copies[origin] if origin is not None else 1.0
-
-
-# Changes that only a user can make, priced in this very program.
-
-_LEAST = 0.01
-"""Share of the step that a change must save to be worth a word."""
-_LARGE = 1 << 20
-"""Elements of an array below which nobody minds that it is written, or read."""
-_THIN = 256
-"""Columns that the matrix unit has at the most."""
-_VIEWS = frozenset({"reshape", "transpose", "broadcast", "optimization-barrier", "convert", "copy"})
-_WITHIN = ELEMENTWISE | _VIEWS | {"constant", "iota"}
-_AGAIN = "rematted_computation"
-
-
-_NOTHING = array_layout("s32[0]")
-
-
-def _array(text: str) -> TensorLayout:
-    """An array of the program; an empty one for what is none."""
-    try:
-        return array_layout(text)
-    except TilewrightError:
-        return _NOTHING
-
-
-class _Body:
-    """One computation, calls in place: its operations, who reads what, and the array that each makes."""
-
-    def __init__(self, program: Program, name: str) -> None:
-        self.name, self.operations = name, inlined(program, program.by_name[name])
-        self.entry = program.by_name[name].entry
-        in_place = (op for op in self.operations if plain_opcode(op.opcode) in WRITES_IN_PLACE)
-        self.updated = {op.operands[0]: op for op in in_place}
-        whole = Computation(name, tuple(self.operations))
-        self.by_name, self.read_by = whole.named, whole.readers
-        self.kind = {op.name: plain_opcode(op.opcode) for op in self.operations}
-        self.array = {op.name: _array(op.shape) for op in self.operations}
-        self.dots = [op for op in self.operations if self.kind[op.name] in DOTS and len(op.operands) == 2]
-
-    def readers(self, name: str) -> list[str]:
-        """The operations that read a value, by their names."""
-        return [op.name for op in self.read_by[name]]
-
-    def flops(self, op: Operation) -> int:
-        return product_flops(op, [*map(_array, op.operand_shapes)], self.array[op.name])
-
-    def sizes(self, op: Operation) -> tuple[int, ...] | None:
-        """(batch, rows, columns, depth) of a product."""
-        return product_sizes(op, [*map(_array, op.operand_shapes)], self.array[op.name])
-
-    def behind(self, name: str) -> str:
-        """The value that is only shown in another form."""
-        while self.kind.get(name) in _VIEWS and self.by_name[name].operands:
-            name = self.by_name[name].operands[0]
-        return name
-
-    def is_softmax(self, op: Operation) -> bool:
-        """Whether it is an exponential of what a number of its row was taken off: a maximum, or a sum's logarithm."""
-        less = self.by_name.get(self.behind(op.operands[0])) if self.kind[op.name] == "exponential" else None
-        if less is None or self.kind[less.name] != "subtract":
-            return False
-        row = self.array.get(self.behind(less.operands[1]))
-        return row is not None and 1 < row.num_elements < self.array[op.name].num_elements
-
-    def around(self, seed: str) -> tuple[set[str], dict[str, None]]:
-        """All values of as many elements as ``seed`` that are computed from each other; and what makes less of them."""
-        size, inside, ends, open_ = self.array[seed].num_elements, {seed}, dict[str, None](), [seed]
-        while open_:
-            name = open_.pop()
-            makers = self.by_name[name].operands if self.kind[name] in _WITHIN else ()
-            for other in {*makers, *self.readers(name)} & self.by_name.keys() - inside:
-                kind, made = self.kind[other], other in makers
-                shapes = self.by_name[other].operand_shapes
-                grown = made and kind in DOTS and all(_array(shape).num_elements < size for shape in shapes)
-                if self.array[other].num_elements == size and (kind in _WITHIN or grown):
-                    inside.add(other)
-                    open_.append(other)
-                elif not made and kind not in ("return", "optimization-barrier"):
-                    ends[other] = None
-        return inside, dict.fromkeys(sorted(ends))
-
-    def after(self, *names: str) -> set[str]:
-        """The values and all that is computed of them, element by element, and no larger."""
-        found, open_ = set(names), list(names)
-        while open_:
-            size, new = self.array[open_[-1]].num_elements, set(self.readers(open_.pop())) - found
-            new = {name for name in new if self.kind[name] in _WITHIN and self.array[name].num_elements == size}
-            found |= new
-            open_ += new
-        return found
-
-
-@dataclass
-class _Cause:
-    """A change that can be made: its name, what is done now, what to write instead; the operations that it is about
-    with a weight for each, and what takes an operation's place, by computation and name.
-    """
-
-    name: str
-    what: str = ""
-    how: str = ""
-    about: list[tuple[int, Operation]] = field(default_factory=list)
-    edits: dict[tuple[str, str], tuple[Operation, ...]] = field(default_factory=dict)
-
-    @property
-    def many(self) -> str:
-        return f"{len(self.about)} times " if len(self.about) > 1 else ""
-
-
-def causes(program: Program, target: Target, assume: Mapping[str, float] | None = None) -> list[Suggestion]:
-    """The changes that are known to save time in this program on ``target``, each with what it saves there.
-
-    Raises UnsupportedError for a target without a time model.
-    """
-    chip, program = chip_of(target), of_one_device(program)
-    called = {callee for _, op in program.operations() if op.opcode == "call" for callee in op.calls}
-    bodies = {each.name: _Body(program, each.name) for each in program.computations if each.name not in called}
-
-    def seconds(cause: _Cause) -> float:
-        changed = list[Computation]()
-        for each in program.computations:
-            operations = bodies[each.name].operations if each.name in bodies else each.operations
-            new = (made for op in operations for made in cause.edits.get((each.name, op.name), (op,)))
-            changed.append(replace(each, operations=tuple(new)))
-        whole = replace(program, computations=tuple(changed))
-        return estimate_placed(Context(whole, target, assume=assume), chip).device_seconds
-
-    @cache
-    def room() -> int:
-        memory = target.memory("hbm")
-        return max(0, memory.usable - lifetimes(program, target).peak) if memory is not None else 0
-
-    found, whole = list[Suggestion](), 0.0
-    for cause in (cause for find in _CAUSES for cause in find([*bodies.values()], room) if cause.edits):
-        whole = whole or seconds(_Cause(""))
-        saved = whole - seconds(cause)
-        if saved > _LEAST * whole:
-            at = max(cause.about, key=lambda each: each[0])[1]
-            factor, also = round(whole / (whole - saved), 3), tuple(name for _, name in cause.edits if name != at.name)
-            each = Suggestion(at.name, cause.name, factor, "predicted", cause.how, str(at.source or ""), cause.what)
-            found.append(replace(each, also=also, saved_us=1e6 * saved))
-    return found
-
-
-# Scores and their softmax, or logits and theirs: arrays larger than all they are made of, written and read again. One
-# kernel computes them block by block near the core.
-
-_BLOCK, _LANES = 1024, 128
-"""Tokens of a block of scores that a kernel holds near the core, and what their number is a multiple of."""
-_WRITTEN = {"attention": "attention's scores", "loss": "the loss's logits"}
-_FUSED = {
-    "attention": "from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as sk, "
-    "splash_attention_mask as sm; attend = sk.make_splash_mha_single_device(sm.MultiHeadMask([sm.FullMask(({0}, {1}))] "
-    "* q.shape[1]), block_sizes=sk.BlockSizes({2}, {3}, {3}, {2}, {3}, {3}, {2}, {3})); "
-    "jax.vmap(attend)(q * q.shape[-1] ** -0.5, k, v) with q, k, v: [batch, heads, tokens, depth]{4}; sm.CausalMask "
-    "where later tokens are masked, sk.make_splash_mqa_single_device where heads share keys; of small blocks, as by "
-    "default, it is slower",
-    "loss": "tokamax.linear_softmax_cross_entropy_loss(x, labels, w, reduction='mean') keeps no logits (a lax.map of "
-    "jax.checkpoint(loss) over blocks of tokens keeps none either, in as much time); tilewright diff OLD NEW shows "
-    "what it brings",
-}
-
-
-def _written_out(bodies: list[_Body], room: Callable[[], int]) -> Iterator[_Cause]:
-    found = dict[tuple[str, str], _Cause]()
-    for body in bodies:
-        seen = set[str]()
-        for op in body.operations:
-            if op.name in seen or body.array[op.name].num_elements < _LARGE or not body.is_softmax(op):
-                continue
-            inside, ends = body.around(op.name)
-            seen |= inside
-            first = next((dot for dot in body.dots if dot.name in inside), None)
-            if first is None:
-                continue
-            kind = "attention" if first.integers("lhs_batch_dims") else "loss"
-            cause = found.setdefault((kind, str(first.source)), _Cause(f"fused-{kind}"))
-            cause.about.append((-len(cause.about), first))
-            array = body.array[first.name]
-            each = f"{list(array.shape)} are written out {cause.many}({bytes_text(array.data_bytes)} each)"
-            tokens = [-(-size // _LANES) * _LANES for size in array.shape[-2:]]
-            padded = "" if (*tokens,) == array.shape[-2:] else ", padded to as many tokens (segment_ids mask the rest)"
-            blocks, filled = [gcd(size, _BLOCK) for size in tokens], prod(tokens) / prod(array.shape[-2:])
-            cause.what, cause.how = f"{_WRITTEN[kind]} {each}", _FUSED[kind].format(*tokens, *blocks, padded)
-            sums = body.after(*(name for name in ends if body.kind[name] == "reduce"))
-            own = inside | sums
-            leaves = {name for name in sums if not own.issuperset(body.readers(name))}
-            left = [name for name in ends if name not in sums or body.after(name) & leaves]
-            carried = next((name for name in left if body.kind[name] not in DOTS), "")
-            for name in left:
-                alone = body.kind[name] not in DOTS and name != carried  # it comes out of a kernel that is there
-                made = _in_one_kernel(body, body.by_name[name], inside, own, alone, prod(blocks), filled)
-                cause.edits[body.name, name] = (made,)
-    yield from found.values()
-
-
-def _in_one_kernel(
-    body: _Body, end: Operation, inside: set[str], own: set[str], alone: bool, scores: int, filled: float
-) -> Operation:
-    """What leaves as a kernel: the products before it, an exponential of each score, what comes from outside.
-
-    ``scores`` of one step; ``filled``: how many there are of all with what tokens are padded by.
-    """
-    inputs, seen, open_, flops, special = dict[str, str](), {end.name}, [end], 0, 0
-    thin = list[int]()  # of its products, the sum's length or the result's columns: a head's depth
-    while open_ and not alone:
-        op = open_.pop()
-        if body.kind[op.name] in DOTS:
-            flops += body.flops(op)
-            thin += (body.sizes(op) or ())[2:]
-        special += body.array[op.name].num_elements if body.kind[op.name] == "exponential" else 0
-        inputs |= {name: shape for name, shape in zip(op.operands, op.operand_shapes) if name not in own}
-        new = dict.fromkeys(name for name in op.operands if name in inside and name not in seen)
-        seen |= new.keys()
-        open_ += [body.by_name[name] for name in new]
-    flops, special = round(flops * filled), round(special * filled)
-    estimate = f'"flops":"{flops}","transcendentals":"{special}","depth":"{min(thin, default=0)}","scores":"{scores}"'
-    config = f'{{"custom_call_config":{{"cost_estimate":{{{estimate}}}}}}}'
-    said = {"custom_call_target": PALLAS, "backend_config": config}
-    made = replace(end, opcode="custom-call", attributes=said, calls=())
-    return replace(made, operands=tuple(inputs), operand_shapes=tuple(inputs.values()))
-
-
-# Products of float32 operands: what they read and write is narrowed, and what is computed of that alone.
-
-
-def _in_wide_types(bodies: list[_Body], room: Callable[[], int]) -> Iterator[_Cause]:
-    cause = _Cause("float32-product")
-    for body in bodies:
-        narrow = set[str]()
-        for op in body.dots:
-            if all(shape.startswith("f32") for shape in (op.shape, *op.operand_shapes)):
-                cause.about.append((body.flops(op), op))
-                narrow |= {n for n in (op.name, *op.operands) if body.kind.get(n) in _WITHIN | DOTS}
-        for op in body.operations:
-            values = [n for n in op.operands if body.kind.get(body.behind(n)) not in ("constant", "iota", "parameter")]
-            if body.kind[op.name] in _WITHIN and op.shape.startswith("f32") and values and narrow.issuperset(values):
-                narrow.add(op.name)
-        told = (op for op in body.operations if op.name in narrow)  # in an order that is the same every time
-        cause.edits |= {(body.name, op.name): _narrowed(op, narrow) for op in told}
-    cause.what = f"{cause.many}a product of float32"
-    cause.how = "keep x and w in bfloat16: dtype and param_dtype=jnp.bfloat16 of the layer (x.astype(jnp.bfloat16) @ "
-    cause.how += (
-        "w.astype(jnp.bfloat16) in the step saves less; sums stay float32); tilewright verify OLD NEW says how "
-    )
-    cause.how += "far results move"
-    yield cause
-
-
-def _narrowed(op: Operation, narrow: set[str]) -> tuple[Operation, ...]:
-    """The operation with a result and operands of bfloat16, behind casts of operands that are not narrow yet."""
-    casts, names = list[Operation](), list[str]()
-    shapes = [shape.replace("f32", "bf16", 1) for shape in op.operand_shapes]
-    for k, (name, shape, wanted) in enumerate(zip(op.operands, op.operand_shapes, shapes)):
-        names.append(name if name in narrow or shape == wanted else f"{op.name}.{k}")
-        if names[-1] != name:
-            casts.append(Operation(names[-1], "convert", wanted, (name,), (shape,)))
-    made = replace(op, shape=op.shape.replace("f32", "bf16", 1), operands=(*names,), operand_shapes=(*shapes,))
-    return (*casts, made)
-
-
-# Arguments that are read wide and only used narrow, in a program that does not update them.
-
-
-def _cast_every_step(bodies: list[_Body], room: Callable[[], int]) -> Iterator[_Cause]:
-    cause = _Cause("cast-every-step")
-    cause.how = "cast once, outside the step: params = jax.tree.map(lambda w: w.astype(jnp.bfloat16), params); "
-    cause.how += "tilewright diff OLD NEW shows what it brings"
-    for body in bodies:
-        returned = {shape for op in body.operations if op.opcode == "return" for shape in op.operand_shapes}
-        for op in body.operations:
-            readers = body.read_by[op.name]
-            kinds = {body.array[each.name].dtype if body.kind[each.name] == "convert" else "" for each in readers}
-            wide = op.opcode == "parameter" and op.shape.startswith("f32") and op.shape not in returned
-            if wide and kinds in ({"bf16"}, {"f16"}) and body.array[op.name].num_elements >= _LARGE:
-                shape = op.shape.replace("f32", kinds.pop(), 1)
-                cause.edits[body.name, op.name] = (replace(op, shape=shape),)
-                for each in readers:
-                    kept = replace(each, opcode="optimization-barrier", operand_shapes=(shape,))
-                    cause.edits[body.name, each.name] = (kept,)
-                    cause.about.append((body.array[op.name].num_elements, each))
-    cause.what = f"{cause.many}an argument is read in float32 and cast"
-    yield cause
-
-
-# Products of one array with weights of fewer columns than the matrix unit has: one product with all of them.
-
-
-def _thin(bodies: list[_Body], room: Callable[[], int]) -> Iterator[_Cause]:
-    for body in bodies:
-        groups = defaultdict[tuple[str, str, str, str], dict[str, Operation]](dict)
-        for op in body.dots:
-            along, made = op.integers("rhs_contracting_dims"), body.array[op.name]
-            plain = len(along) == 1 and not op.integers("lhs_batch_dims") and _array(op.operand_shapes[1]).rank == 2
-            if plain and made.shape[-1] < _THIN:
-                lhs = op.attributes.get("lhs_contracting_dims", "")
-                groups[op.operands[0], lhs, str(along[0]), made.dtype].setdefault(op.operands[1], op)
-        for (x, _, along_, kind), group in groups.items():
-            first, *_ = dots = list(group.values())
-            if len(dots) < 2:
-                continue
-            rows, depth = body.array[first.name].shape[:-1], _array(first.operand_shapes[1]).shape[int(along_)]
-            ends = [*accumulate(body.array[op.name].shape[-1] for op in dots)]
-            weights = _shape(kind, (depth, ends[-1])[:: 1 if along_ == "0" else -1])
-            whole, held, result = f"{first.name}.joined", f"{first.name}.weights", _shape(kind, (*rows, ends[-1]))
-            how = f"store the weights side by side and multiply once: jnp.split(x @ w, {ends[:-1]}, axis=-1); "
-            cause = _Cause(
-                "thin-products", f"{len(dots)} products of one array, each of fewer columns than the unit has"
-            )
-            cause.how = f"{how}tilewright diff OLD NEW shows what it brings"
-            for op, begin, end in zip(dots, (0, *ends), ends):
-                taken = ", ".join(f"[{a}:{b}]" for a, b in (*((0, n) for n in rows), (begin, end)))
-                part = replace(op, opcode="slice", operands=(whole,), operand_shapes=(result,))
-                cause.edits[body.name, op.name] = (replace(part, attributes={"slice": f"{{{taken}}}"}),)
-                cause.about.append((body.flops(op), op))
-            joined = replace(first, name=whole, shape=result, operands=(x, held))
-            joined = replace(joined, operand_shapes=(first.operand_shapes[0], weights))
-            parts = Operation(held, "parameter", weights), joined
-            cause.edits[body.name, first.name] = (*parts, *cause.edits[body.name, first.name])
-            yield cause
-
-
-def _shape(kind: str, sizes: tuple[int, ...]) -> str:
-    return f"{kind}[{','.join(map(str, sizes))}]"
-
-
-# Products that are computed a second time for the gradient, and whose results memory has room for, the deepest first.
-
-
-def _made_again(bodies: list[_Body], room: Callable[[], int]) -> Iterator[_Cause]:
-    cause, kept = _Cause("computed-again"), 0
-    firsts, again = dict[tuple[str, ...], str](), list[tuple[int, _Body, Operation, tuple[str, ...]]]()
-    for body in bodies:
-        for op in body.dots:
-            key: tuple[str, ...] = (body.name, op.shape, body.behind(op.operands[1]))
-            if _AGAIN not in op.op_name:
-                firsts.setdefault(key, op.name)
-            else:
-                sizes = body.sizes(op)
-                again.append((sizes[3] if sizes else 0, body, op, key))
-    for _, body, op, key in sorted(again, key=lambda each: -each[0]):
-        size = body.array[op.name].data_bytes
-        if key in firsts and kept + size <= room():
-            kept += size
-            same = replace(op, opcode="optimization-barrier", operands=(firsts[key],), operand_shapes=(op.shape,))
-            cause.edits[body.name, op.name] = (same,)
-            cause.about.append((body.flops(op), op))
-    batched = any(op.integers("lhs_batch_dims") for _, op in cause.about)
-    policy = "dots_saveable" if batched else "dots_with_no_batch_dims_saveable"
-    cause.what = f"{len(cause.about)} products are computed a second time for the gradient"
-    cause.how = f"jax.checkpoint(f, policy=jax.checkpoint_policies.{policy}) keeps their results, {bytes_text(kept)} "
-    cause.how += "that memory has room for; tilewright run shows the peak"
-    yield cause
-
-
-# Products with arrays of zeros and ones, which send each row to one place: rows are moved by their index.
-
-
-def _sent_by_ones(bodies: list[_Body], room: Callable[[], int]) -> Iterator[_Cause]:
-    cause = _Cause("one-hot-dispatch")
-    for body in bodies:
-        ones = dict[str, int]()  # an array of zeros and ones -> how many places each row is sent to
-        for op in body.operations:
-            kind, size = body.kind[op.name], body.array[op.name].num_elements
-            equal = kind == "compare" and "EQ" in op.attributes.get("direction", "")
-            equal = equal and any(body.kind.get(body.behind(name)) == "iota" for name in op.operands)
-            shown = kind in _VIEWS or kind == "reduce"  # a sum over a token's choices sends it to each
-            sent = op.operands[:1] if shown else op.operands if kind in ("multiply", "select") else ()
-            if equal or not ones.keys().isdisjoint(sent):
-                several = _array(op.operand_shapes[0]).num_elements // max(1, size) if kind == "reduce" else 1
-                ones[op.name] = several * max([ones[name] for name in sent if name in ones], default=1)
-        for op in body.dots:
-            for side, array in enumerate(map(_array, op.operand_shapes)):
-                mask, other = op.operands[side], op.operands[1 - side]
-                several = body.kind.get(body.behind(mask)) in ("multiply", "select", "reduce")  # else it is a lookup
-                if mask in ones and other not in ones and several and array.num_elements >= _LARGE and array.rank > 2:
-                    cause.edits[body.name, op.name] = _by_index(op, 1 - side, body.array[op.name], ones[mask])
-                    cause.about.append((body.flops(op), op))
-    cause.what = f"{cause.many}rows are sent to places by a product with zeros and ones"
-    cause.how = "send rows by index, jnp.zeros((e, c, d), x.dtype).at[expert, place].add(x), and fetch them by index, "
-    cause.how += "y[expert, place], times the gates, or sort them by expert for jax.lax.ragged_dot; "
-    cause.how += "tilewright diff OLD NEW shows what it brings"
-    yield cause
-
-
-def _by_index(op: Operation, side: int, result: TensorLayout, choices: int) -> tuple[Operation, ...]:
-    """A product with zeros and ones as the scatter, or gather, of its other operand's rows, each several times."""
-    name, array = ("lhs", "rhs")[side], _array(op.operand_shapes[side])
-    along = op.integers(f"{name}_contracting_dims")
-    fixed = {*along, *op.integers(f"{name}_batch_dims")}
-    row = [1 if d in fixed else size for d, size in enumerate(array.shape)]
-    sends = len(along) == 1  # rows to places; else places to rows
-    rows = (array if sends else result).num_elements // prod(row)
-    index = Operation(f"{op.name}.index", "iota", f"s32[{max(1, rows * choices)},1]")
-    to = Operation(f"{op.name}.places", "broadcast", op.shape)
-    moved = op.operands[side], op.operand_shapes[side]
-    places = ((to.name, to.shape), (index.name, index.shape), moved) if sends else (moved, (index.name, index.shape))
-    names, shapes = zip(*places)
-    said = {} if sends else {"slice_sizes": f"{{{','.join(map(str, row))}}}", "start_index_map": "{0}"}
-    new = replace(op, opcode="scatter" if sends else "gather", attributes=said, operands=names, operand_shapes=shapes)
-    if sends or choices == 1:
-        return index, to, new
-    new = replace(new, name=f"{op.name}.rows", shape=_shape(result.dtype, (choices, *result.shape)))
-    summed = replace(op, opcode="reduce", attributes={"dimensions": "{0}"})
-    return index, new, replace(summed, operands=(new.name,), operand_shapes=(new.shape,))
-
-
-# Arguments that are updated in place, in a loop or not: in a copy of them, as the caller keeps them.
-
-
-def _kept(bodies: list[_Body], room: Callable[[], int]) -> Iterator[_Cause]:
-    cause = _Cause("donated-argument")
-    cause.how = "give it away if nobody needs it after the call: jax.jit(..., donate_argnums=...); "
-    cause.how += "tilewright diff OLD NEW shows what it brings"
-    named = {body.name: body for body in bodies}
-    for body in (body for body in bodies if body.entry):
-        returned = {shape for op in body.operations if op.opcode == "return" for shape in op.operand_shapes}
-        updated = body.updated
-        for loop in (op for op in body.operations if body.kind[op.name] == "while" and op.calls[-1] in named):
-            inner = named[loop.calls[-1]]
-            carried = (op.name for op in inner.operations if op.opcode == "parameter")
-            updated |= {
-                name: inner.updated[part] for name, part in zip(loop.operands, carried) if part in inner.updated
-            }
-        for op in body.operations:
-            first = updated.get(op.name)
-            if op.opcode == "parameter" and op.shape in returned and first is not None:
-                cause.edits[body.name, op.name] = (replace(op, attributes={**op.attributes, GIVEN_AWAY: ""}),)
-                cause.about.append((body.array[op.name].size_bytes, first))
-    size = bytes_text(sum(size for size, _ in cause.about))
-    cause.what = f"{cause.many}an argument is copied before it is changed ({size})"
-    yield cause
-
-
-_CAUSES = (_written_out, _sent_by_ones, _in_wide_types, _cast_every_step, _thin, _made_again, _kept)

@@ -203,6 +203,8 @@ class Fusions(Values):
             elif kind == "reshape" and (made := self.kind.get(self._widest(op.operands[0]) if op.operands else "")):
                 written.update(op.operands if made in ELEMENTWISE and any(self._taken_whole(op, _CASTS)) else ())
                 written.update({*self._taken_whole(op, ELEMENTWISE)} - {op.name} if made == "broadcast" else ())
+                if made == "broadcast" and any(each.integers("lhs_batch_dims") for each in self.readers[op.name]):
+                    written.update(op.operands)  # heads that share keys have copies of them
             elif kind == "broadcast" and self._is_dear(op):
                 written.update(op.operands)
             if self.hoisted and op.name not in self.hoisted:
