@@ -373,7 +373,7 @@ def test_a_csv_of_your_own_fits_a_chip(tmp_path, monkeypatch, capsys):
     calibrate_time.main()
     assert "exponential" in capsys.readouterr().out
     before, after = chip_of(target("tpu-v5e")), target(str(chip))
-    was, found = before["alone"], after.time["alone"]
+    was, found = before.mechanisms["alone"], after.time["alone"]
     assert found["stream_mb_per_us"] == pytest.approx(was["stream_mb_per_us"] * 0.7, rel=0.03)
     assert found["op_ns"] == pytest.approx(was["op_ns"] * 1.5, rel=0.1)
     assert found["turn_ns"] == pytest.approx(was["turn_ns"], rel=1e-4)  # no row says anything of what turns registers
