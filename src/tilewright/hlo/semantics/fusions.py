@@ -19,6 +19,7 @@ A stated model, read off the modules of the TPU's compiler:
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, islice
@@ -51,6 +52,8 @@ _SHIFTS = frozenset({"pad", "concatenate", "reverse"})
 """Operations that take what lies in memory, and nothing that is computed in their kernel."""
 _LANES = 128
 _CASTS = frozenset({"convert", "transpose"})
+_ON_THE_WAY = frozenset({"broadcast", "concatenate", "reshape", "transpose"})
+"""Operations behind whose operands a value's type is changed, rather than behind them."""
 _BLOCK = 512
 _RECOMPUTED = 1.1
 """How many times a value's bytes a kernel reads to compute it again rather than to have it written."""
@@ -109,7 +112,9 @@ class Fusions(Values):
         self.relaid = {op.name for op in reshapes if self._is_relaid(op) and (not written or self._stays(op))}
         self.loops = context.runs[computation.name].trips if computation.name in context.runs else ()
         self.hoisted = self._before_the_loop() if self.in_loop else set[str]()
-        self.in_softmax = {name for name, made in self.softmaxes.items() if self._depth_behind(made) < self.side}
+        behind = {name: self._product_behind(made) for name, made in self.softmaxes.items()}
+        self.in_softmax = {name for name, product in behind.items() if self._takes_softmax_in(product)}
+        self.scores = {op.name for name, op in behind.items() if op is not None and name not in self.in_softmax}
         apart = {made for name, made in self.softmaxes.items() if name not in self.in_softmax}
         self.spread = any(map(stepped, self.of_kind["pad"]))
         self.through = self._flowing() - apart
@@ -125,8 +130,16 @@ class Fusions(Values):
         if not (ends := self._sides(op)):
             return False
         dims = [sum(size > 1 for size in layout.shape) for layout in ends]
+        if self._makes_pairs(op):
+            return True
         unit = ends[1].rank and ends[1].shape[0] == 1  # the product's result then has the reshape's order
         return dims[0] > dims[1] and not unit and not is_bitcast(ends[0], ends[1])
+
+    def _makes_pairs(self, op: Operation) -> bool:
+        """Whether a reshape takes the last dim apart into groups of a few: they lie outside lanes and sublanes then."""
+        ends = [dims_of(shape) for shape in (*op.operand_shapes[:1], op.shape)]
+        apart = len(ends[-1]) == len(ends[0]) + 1 > 1 and ends[0][:-1] == ends[-1][:-2]
+        return apart and 1 < ends[1][-1] < MANY and ends[1][-2] > 1
 
     def _widens(self, name: str) -> bool:
         """Whether an operation only makes its operand's type a wider one."""
@@ -140,24 +153,30 @@ class Fusions(Values):
     def _stays(self, op: Operation) -> bool:
         """Whether a reshape stays where it is written: behind a join, or a product and elementwise operations."""
         maker = self.by_name.get(op.operands[0])
-        if maker is not None and self.kind[maker.name] == "concatenate":
+        if self._makes_pairs(op) or (maker is not None and self.kind[maker.name] == "concatenate"):
             return True
         while maker is not None and self.kind[maker.name] in ELEMENTWISE and maker.operands:
             maker = self.by_name.get(maker.operands[0])
         return maker is not None and self.kind[maker.name] in PRODUCTS
 
-    def _depth_behind(self, name: str) -> int:
-        """How deep the nearest product is that a value is made of; 0 where none is near."""
+    def _product_behind(self, name: str) -> Operation | None:
+        """The nearest product that a value is made of, if one is near."""
         seen, open_ = {name}, [name]
         while open_ and len(seen) <= 4 * MANY:
             op = self.by_name[open_.pop(0)]
             if self.kind[op.name] in DOTS:
-                sizes = dims_of(op.operand_shapes[0])
-                return prod(sizes[d] for d in op.integers("lhs_contracting_dims") if d < len(sizes))
+                return op
             new = [each for each in op.operands if each in self.by_name and each not in seen]
             seen.update(new)
             open_ += new if self.kind[op.name] in FLOWS else []
-        return 0
+        return None
+
+    def _takes_softmax_in(self, product: Operation | None) -> bool:
+        """Whether a softmax is made with its scores: of less depth than the matrix unit has, or lanes if bfloat16."""
+        sizes = dims_of(product.operand_shapes[0]) if product is not None else []
+        contracted = product.integers("lhs_contracting_dims") if product is not None else ()
+        most = min(_LANES, self.side) if product is not None and product.shape.startswith("bf16") else self.side
+        return prod(sizes[d] for d in contracted if d < len(sizes)) < most
 
     def _before_the_loop(self) -> set[str]:
         """What a loop's body computes of what stays as it is, and is no larger: it is done once, before the loop."""
@@ -197,7 +216,7 @@ class Fusions(Values):
                 computed = (name for name in op.operands if name in self.kind and self.kind[name] not in FREE)
                 written.update(name for name in computed if self.wide_units or not self._widens(name))
             elif kind in _SHIFTS or (kind == "slice" and stepped(op)):
-                moved = op.operands if kind == "concatenate" else op.operands[:1]
+                moved = map(self._made_as, op.operands if kind == "concatenate" else op.operands[:1])
                 written.update(name for name in moved if self.kind.get(name) not in FREE)
                 written |= {op.name} if self._crosses_tiles(op) else set()
             elif kind == "reshape" and (made := self.kind.get(self._widest(op.operands[0]) if op.operands else "")):
@@ -207,8 +226,26 @@ class Fusions(Values):
                 written.update(op.operands)
             if self.hoisted and op.name not in self.hoisted:
                 written |= self.hoisted.intersection(op.operands)
+        written |= self._taken_apart()
         flowing = (name for name, kind in self.kind.items() if kind in FLOWS and name not in written)
         return {name for name in flowing if name not in self.captured or self.kind[name] in FREE}
+
+    def _taken_apart(self) -> set[str]:
+        """Computed values of which several parts are cut: no kernel computes them once for each part."""
+        parts = defaultdict[str, set[str]](set)
+        for op in self.of_kind["slice"]:
+            parts["".join(op.operands[:1])].add(op.attributes.get("slice", ""))
+        several = (name for name, cuts in parts.items() if len(cuts) > 1)
+        return {name for name in several if self.kind.get(self._made_as(name)) in ELEMENTWISE}
+
+    def _made_as(self, name: str) -> str:
+        """What a value was before its dims were put together, taken apart, or had others of one element beside them."""
+        while self.kind.get(name) in ("reshape", "broadcast") and name not in self.relaid:
+            maker = self.by_name.get("".join(self.by_name[name].operands[:1]))
+            if maker is None or self.elements[maker.shape] != self.elements[self.by_name[name].shape]:
+                break
+            name = maker.name
+        return name
 
     def _crosses_tiles(self, op: Operation) -> bool:
         """Whether an operation reverses or takes apart rows or lanes of tiles, or spreads elements: it is a kernel.
@@ -349,14 +386,17 @@ class Fusions(Values):
         return held < vmem.kernel_bytes / 2 or each * whole * (depth + columns) < vmem.kernel_bytes / 4
 
     def narrowed(self) -> set[str]:
-        """Values of float32 that only products want: they take each in bfloat16, and so it is written."""
+        """Values of float32 that are wanted in bfloat16, as products take them: so they are written, and joined."""
         alone = set[str]()
         for op in reversed(self.operations):
             if not op.shape.startswith("f32[") or self.kind[op.name] not in INSIDE or op.name in self.captured:
                 continue
             readers = [(reader, self.kind[reader.name]) for reader in self.readers[op.name]]
-            moved = (r.name in alone if kind in ("reshape", "transpose") else kind in DOTS for r, kind in readers)
-            if readers and all(moved) and all(kind not in DOTS or matrix_passes(r) == 1 for r, kind in readers):
+            moved = (
+                r.name in alone if kind in _ON_THE_WAY else matrix_passes(r) == 1 if kind in DOTS else _is_narrower(r)
+                for r, kind in readers
+            )
+            if readers and all(moved):
                 alone.add(op.name)
         return alone - self.arguments - self.results
 
@@ -394,14 +434,17 @@ class Fusions(Values):
         return op.name in self.through and self.kind[op.name] not in PRODUCTS
 
     def _ends_computed(self, name: str) -> bool:
-        """Whether a batch of products computes more than conversions on its one way: then it writes the end of that."""
+        """Whether a batch of products computes more than conversions on its one way: then it writes the end of that.
+
+        Not for a softmax of its own, which makes float32 of narrower scores itself.
+        """
         if not self.by_name[name].integers("lhs_batch_dims"):
             return False
         at, computed = name, False
         while len(self.readers[at]) == 1 and self._runs_inside(self.readers[at][0]):
             at = self.readers[at][0].name
             computed = computed or self.kind[at] in ELEMENTWISE - {"convert", "reduce-precision"}
-        return computed
+        return computed and (self.bytes[at] <= self.bytes[name] or name not in self.scores)
 
     def _between(self, name: str, end: str) -> set[str]:
         """The operations between a head and the end that it writes."""
@@ -487,6 +530,7 @@ class Fusions(Values):
             return self._of_images(op, head)
         parts = [reader.opcode for reader in self.readers[op.name]]
         cut = op.name in self.relaid and self.wide_units and len(parts) > 1 and {*map(plain_opcode, parts)} == {"slice"}
+        cut = cut and not self._makes_pairs(op)
         if cut or (op.name in self.results and self._turned(self.head_of.get(op.name, op.name))):
             return self._copied_after(op)
         return [op]
@@ -610,6 +654,11 @@ def _union(parts: Sequence[_Names]) -> _Names:
     if len(found) == 1:
         return next(iter(found))
     return found if len(found) <= MANY else frozenset(islice(found, MANY + 1))
+
+
+def _is_narrower(op: Operation) -> bool:
+    """Whether an operation makes bfloat16 of its operand."""
+    return plain_opcode(op.opcode) == "convert" and op.shape.startswith("bf16[")
 
 
 def is_turned(op: Operation) -> bool:

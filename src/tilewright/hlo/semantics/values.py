@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -160,6 +160,10 @@ class Values:
             sizes = dims_of(self.by_name[made].shape)
             if len(sizes) > 2 and sizes[-2] >= sizes[-1]:
                 minor[made] = ((len(sizes) - 2, len(sizes) - 1),)
+        for op in self.of_kind["slice"]:
+            minor |= self._lies_with(op.operand_shapes[:1], {op.name: op.shape})
+        for op in self.of_kind["concatenate"]:
+            minor |= self._lies_with((op.shape,), dict(zip(op.operands, op.operand_shapes))) | minor
         some = self.operations if any(self.of_kind[kind] for kind in POOLS) else ()
         open_, pools = [*minor], [op for op in some if self.kind[op.name] in POOLS and dims_of(op.shape)[1:]]
         while open_ or pools:
@@ -179,6 +183,12 @@ class Values:
             found[shape, pairs] = [predict("tpu", each.shape, each.dtype, minor=pairs) for each in arrays]
         laid = {name: found[self.by_name[name].shape, pairs] for name, pairs in minor.items()}
         return {name: layouts[0] for name, layouts in laid.items() if len(layouts) == 1}
+
+    def _lies_with(self, whole: Sequence[str], parts: Mapping[str, str]) -> dict[str, tuple[tuple[int, ...], ...]]:
+        """The lanes and sublanes of parts, those of the whole, where they would have others by themselves."""
+        pairs = [tuple(array.minor_to_major[:2]) for array in self._arrays(*whole)]
+        own = {name: tuple(array.minor_to_major[:2]) for name, shape in parts.items() for array in self._arrays(shape)}
+        return {name: (pairs[0],) for name, pair in own.items() if len(pairs) == 1 and pair != pairs[0]}
 
     def _sides(self, op: Operation) -> Sequence[TensorLayout]:
         """The operand and the result of a reshape; none where they are not known, or have not the same elements."""
