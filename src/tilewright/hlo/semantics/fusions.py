@@ -126,14 +126,16 @@ class Fusions(Values):
         self._let_heads_flow()
 
     def _is_relaid(self, op: Operation) -> bool:
-        """Whether a reshape puts dims together that lie apart: a kernel of its own, from memory to memory."""
+        """Whether a reshape puts dims together that lie apart, or makes dims that are cut: a kernel, through memory."""
         if not (ends := self._sides(op)):
             return False
-        dims = [sum(size > 1 for size in layout.shape) for layout in ends]
-        if self._makes_pairs(op):
-            return True
+        merged, made = ([d for d in each.minor_to_major if each.shape[d] > 1] for each in ends)
+        cut = made[:1] == [ends[1].rank - 1] and any(
+            self.kind[reader.name] == "slice" for reader in self.readers[op.name]
+        )
         unit = ends[1].rank and ends[1].shape[0] == 1  # the product's result then has the reshape's order
-        return dims[0] > dims[1] and not unit and not is_bitcast(ends[0], ends[1])
+        moved = not unit if len(merged) > len(made) else cut and len(merged) < len(made)
+        return self._makes_pairs(op) or (moved and not is_bitcast(ends[0], ends[1]))
 
     def _makes_pairs(self, op: Operation) -> bool:
         """Whether a reshape takes the last dim apart into groups of a few: they lie outside lanes and sublanes then."""
@@ -530,7 +532,7 @@ class Fusions(Values):
             return self._of_images(op, head)
         parts = [reader.opcode for reader in self.readers[op.name]]
         cut = op.name in self.relaid and self.wide_units and len(parts) > 1 and {*map(plain_opcode, parts)} == {"slice"}
-        cut = cut and not self._makes_pairs(op)
+        cut = cut and len(dims_of(op.shape)) < len(dims_of(op.operand_shapes[0]))
         if cut or (op.name in self.results and self._turned(self.head_of.get(op.name, op.name))):
             return self._copied_after(op)
         return [op]
