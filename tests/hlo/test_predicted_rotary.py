@@ -98,3 +98,18 @@ def test_any_shape_of_an_embedding_has_a_time(function, shape):
     step = from_jax(function, S(shape, BF16), table, table)
     for chip in ("v5e", "7x"):
         assert estimate(step, f"tpu-{chip}").priced == 1
+
+
+@pytest.mark.parametrize("chip", ["tpu-v5e", "tpu-v6e"])
+def test_what_is_cut_twice_is_written_between(chip):
+    """Weights of a layer, and of these each: as modules of both chips have it, for eight rows as for thousands."""
+
+    def layers(x, w):
+        for k in range(4):
+            x = jax.nn.relu(x @ w[k][0]) @ w[k][1]
+        return x
+
+    rows = estimate(from_jax(layers, S((16, 2048), BF16), S((4, 2, 2048, 2048), BF16)), chip).rows
+    assert [row.op for row in rows].count("reshape") == 4
+    straight = estimate(from_jax(lambda x, w: x @ w[0] @ w[1], S((16, 2048), BF16), S((2, 2048, 2048), BF16)), chip)
+    assert "reshape" not in [row.op for row in straight.rows]

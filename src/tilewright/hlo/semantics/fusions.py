@@ -237,8 +237,8 @@ class Fusions(Values):
         parts = defaultdict[str, set[str]](set)
         for op in self.of_kind["slice"]:
             parts["".join(op.operands[:1])].add(op.attributes.get("slice", ""))
-        several = (name for name, cuts in parts.items() if len(cuts) > 1)
-        return {name for name in several if self.kind.get(self._made_as(name)) in ELEMENTWISE}
+        made = {name: self._made_as(name) for name, cuts in parts.items() if len(cuts) > 1}
+        return {n for n, m in made.items() if self.kind.get(m) in (ELEMENTWISE if n == m else ELEMENTWISE | {"slice"})}
 
     def _made_as(self, name: str) -> str:
         """What a value was before its dims were put together, taken apart, or had others of one element beside them."""
