@@ -42,7 +42,7 @@ from tilewright.hlo.program import Computation, Operation, Program, given_away
 from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.semantics.dims import is_cut, matrix_passes, product_sizes, stepped
 from tilewright.hlo.semantics.order import sooner
-from tilewright.hlo.semantics.values import MANY, POOLS, Values
+from tilewright.hlo.semantics.values import MANY, POOLS, Values, reached
 from tilewright.layout import is_bitcast
 
 _PARTS = frozenset({"slice", "dynamic-slice", "pad", "concatenate"})
@@ -112,9 +112,12 @@ class Fusions(Values):
         self.relaid = {op.name for op in reshapes if self._is_relaid(op) and (not written or self._stays(op))}
         self.loops = context.runs[computation.name].trips if computation.name in context.runs else ()
         self.hoisted = self._before_the_loop() if self.in_loop else set[str]()
-        behind = {name: self._product_behind(made) for name, made in self.softmaxes.items()}
-        self.in_softmax = {name for name, product in behind.items() if self._takes_softmax_in(product)}
-        self.scores = {op.name for name, op in behind.items() if op is not None and name not in self.in_softmax}
+        behind = {
+            name: next((each for each in reached(made, self._makers) if self.kind[each] in DOTS), "")
+            for name, made in self.softmaxes.items()
+        }
+        self.in_softmax = {name for name, scores in behind.items() if self._takes_softmax_in(scores)}
+        self.scores = {scores for name, scores in behind.items() if name not in self.in_softmax}
         apart = {made for name, made in self.softmaxes.items() if name not in self.in_softmax}
         self.spread = any(map(stepped, self.of_kind["pad"]))
         self.through = self._flowing() - apart
@@ -130,9 +133,7 @@ class Fusions(Values):
         if not (ends := self._sides(op)):
             return False
         merged, made = ([d for d in each.minor_to_major if each.shape[d] > 1] for each in ends)
-        cut = made[:1] == [ends[1].rank - 1] and any(
-            self.kind[reader.name] == "slice" for reader in self.readers[op.name]
-        )
+        cut = made[:1] == [ends[1].rank - 1] and "slice" in [self.kind[reader.name] for reader in self.readers[op.name]]
         unit = ends[1].rank and ends[1].shape[0] == 1  # the product's result then has the reshape's order
         moved = not unit if len(merged) > len(made) else cut and len(merged) < len(made)
         return self._makes_pairs(op) or (moved and not is_bitcast(ends[0], ends[1]))
@@ -154,31 +155,16 @@ class Fusions(Values):
 
     def _stays(self, op: Operation) -> bool:
         """Whether a reshape stays where it is written: behind a join, or a product and elementwise operations."""
-        maker = self.by_name.get(op.operands[0])
-        if self._makes_pairs(op) or (maker is not None and self.kind[maker.name] == "concatenate"):
-            return True
-        while maker is not None and self.kind[maker.name] in ELEMENTWISE and maker.operands:
-            maker = self.by_name.get(maker.operands[0])
-        return maker is not None and self.kind[maker.name] in PRODUCTS
+        computed = self.kind.get(self._made_as(op.operands[0], ELEMENTWISE))
+        return computed in PRODUCTS or self.kind.get(op.operands[0]) == "concatenate" or self._makes_pairs(op)
 
-    def _product_behind(self, name: str) -> Operation | None:
-        """The nearest product that a value is made of, if one is near."""
-        seen, open_ = {name}, [name]
-        while open_ and len(seen) <= 4 * MANY:
-            op = self.by_name[open_.pop(0)]
-            if self.kind[op.name] in DOTS:
-                return op
-            new = [each for each in op.operands if each in self.by_name and each not in seen]
-            seen.update(new)
-            open_ += new if self.kind[op.name] in FLOWS else []
-        return None
-
-    def _takes_softmax_in(self, product: Operation | None) -> bool:
+    def _takes_softmax_in(self, product: str) -> bool:
         """Whether a softmax is made with its scores: of less depth than the matrix unit has, or lanes if bfloat16."""
-        sizes = dims_of(product.operand_shapes[0]) if product is not None else []
-        contracted = product.integers("lhs_contracting_dims") if product is not None else ()
-        most = min(_LANES, self.side) if product is not None and product.shape.startswith("bf16") else self.side
-        return prod(sizes[d] for d in contracted if d < len(sizes)) < most
+        if product not in self.by_name:
+            return self.side > 0
+        op, sizes = self.by_name[product], dims_of(self.by_name[product].operand_shapes[0])
+        depth = prod(sizes[d] for d in op.integers("lhs_contracting_dims") if d < len(sizes))
+        return depth < (min(_LANES, self.side) if op.shape.startswith("bf16") else self.side)
 
     def _before_the_loop(self) -> set[str]:
         """What a loop's body computes of what stays as it is, and is no larger: it is done once, before the loop."""
@@ -221,7 +207,9 @@ class Fusions(Values):
                 moved = map(self._made_as, op.operands if kind == "concatenate" else op.operands[:1])
                 written.update(name for name in moved if self.kind.get(name) not in FREE)
                 written |= {op.name} if self._crosses_tiles(op) else set()
-            elif kind == "reshape" and (made := self.kind.get(self._widest(op.operands[0]) if op.operands else "")):
+            elif kind == "reshape" and (
+                made := self.kind.get(self._made_as(op.operands[0], {"convert"}) if op.operands else "")
+            ):
                 written.update(op.operands if made in ELEMENTWISE and any(self._taken_whole(op, _CASTS)) else ())
                 written.update({*self._taken_whole(op, ELEMENTWISE)} - {op.name} if made == "broadcast" else ())
             elif kind == "broadcast" and self._is_dear(op):
@@ -240,15 +228,6 @@ class Fusions(Values):
         made = {name: self._made_as(name) for name, cuts in parts.items() if len(cuts) > 1}
         return {n for n, m in made.items() if self.kind.get(m) in (ELEMENTWISE if n == m else ELEMENTWISE | {"slice"})}
 
-    def _made_as(self, name: str) -> str:
-        """What a value was before its dims were put together, taken apart, or had others of one element beside them."""
-        while self.kind.get(name) in ("reshape", "broadcast") and name not in self.relaid:
-            maker = self.by_name.get("".join(self.by_name[name].operands[:1]))
-            if maker is None or self.elements[maker.shape] != self.elements[self.by_name[name].shape]:
-                break
-            name = maker.name
-        return name
-
     def _crosses_tiles(self, op: Operation) -> bool:
         """Whether an operation reverses or takes apart rows or lanes of tiles, or spreads elements: it is a kernel.
 
@@ -266,31 +245,21 @@ class Fusions(Values):
         what is computed before that, or of a group's scales behind it, is a kernel of its own (seen on four chips).
         """
         ends = [sum(size > 1 for size in dims_of(shape)) for shape in (*op.operand_shapes[:1], op.shape)]
-        open_ = [op.name] if ends[0] > ends[-1] else []
-        for name in open_:
-            for reader in self.readers[name]:
-                if self.kind[reader.name] in DOTS and not reader.integers("lhs_batch_dims"):
-                    yield name
-                elif self.kind[reader.name] in passed and len(open_) <= MANY:
-                    open_.append(reader.name)
-
-    def _widest(self, name: str) -> str:
-        """What a value was before its type was changed."""
-        while self.kind.get(name) == "convert":
-            name = self.by_name[name].operands[0]
-        return name
+        near = lambda at: [r.name for r in self.readers[at] if self.kind[r.name] in passed]  # noqa: E731
+        for name in reached(op.name, near, MANY) if ends[0] > ends[-1] else ():
+            products = (r for r in self.readers[name] if self.kind[r.name] in DOTS)
+            yield from (name for r in products if not r.integers("lhs_batch_dims"))
 
     def _is_dear(self, op: Operation) -> bool:
         """Whether an array that is repeated took a root, a quotient or their like: it is not computed for each copy."""
         own = self.elements.get(op.operand_shapes[0], 0) if op.operands else 0
-        open_ = [op.operands[0]] if 1 < own < self.elements[op.shape] else []
-        for name in open_:
-            if name in self.by_name and self.elements[self.by_name[name].shape] == own and len(open_) <= MANY:
-                if self.kind[name] in TRANSCENDENTAL:
-                    return True
-                inside = self.kind[name] in ELEMENTWISE or self.kind[name] in ("reshape", "broadcast")
-                open_ += self.by_name[name].operands if inside else ()
-        return False
+
+        def alike(name: str) -> list[str]:
+            inside = self.kind.get(name) in ELEMENTWISE | {"broadcast", "reshape"}
+            return [each for each in self._makers(name) if inside and self.elements[self.by_name[each].shape] == own]
+
+        names = reached(op.operands[0], alike, MANY) if 1 < own < self.elements[op.shape] else ()
+        return any(self.kind.get(name) in TRANSCENDENTAL for name in names)
 
     def _let_values_flow(self) -> None:
         """Write what several kernels want and what costs more to compute again than to read."""
@@ -389,17 +358,15 @@ class Fusions(Values):
 
     def narrowed(self) -> set[str]:
         """Values of float32 that are wanted in bfloat16, as products take them: so they are written, and joined."""
-        alone = set[str]()
+        alone, narrow = set[str](), set[str]()  # and operations that take bfloat16 of their operands
         for op in reversed(self.operations):
-            if not op.shape.startswith("f32[") or self.kind[op.name] not in INSIDE or op.name in self.captured:
-                continue
-            readers = [(reader, self.kind[reader.name]) for reader in self.readers[op.name]]
-            moved = (
-                r.name in alone if kind in _ON_THE_WAY else matrix_passes(r) == 1 if kind in DOTS else _is_narrower(r)
-                for r, kind in readers
-            )
-            if readers and all(moved):
+            kind, readers = self.kind[op.name], {reader.name for reader in self.readers[op.name]}
+            wide = op.shape.startswith("f32[") and kind in INSIDE and op.name not in self.captured
+            if wide and readers and readers <= narrow:
                 alone.add(op.name)
+            narrows = kind == "convert" and op.shape.startswith("bf16[")
+            if narrows or (op.name in alone if kind in _ON_THE_WAY else kind in DOTS and matrix_passes(op) == 1):
+                narrow.add(op.name)
         return alone - self.arguments - self.results
 
     def _ends_product(self, end: str, name: str) -> bool:
@@ -431,9 +398,13 @@ class Fusions(Values):
             and self.elements[reader.shape] == self.elements[self.by_name[name].shape]
         )
 
-    def _runs_inside(self, op: Operation) -> bool:
-        """Whether an operation is done in kernels of others, and makes none of its own."""
-        return op.name in self.through and self.kind[op.name] not in PRODUCTS
+    def _way(self, name: str) -> Iterator[str]:
+        """The operations on the one way from a head, as long as they are done in kernels of others."""
+        while len(self.readers[name]) == 1:
+            name = self.readers[name][0].name
+            if name not in self.through or self.kind[name] in PRODUCTS:
+                break
+            yield name
 
     def _ends_computed(self, name: str) -> bool:
         """Whether a batch of products computes more than conversions on its one way: then it writes the end of that.
@@ -442,32 +413,24 @@ class Fusions(Values):
         """
         if not self.by_name[name].integers("lhs_batch_dims"):
             return False
-        at, computed = name, False
-        while len(self.readers[at]) == 1 and self._runs_inside(self.readers[at][0]):
-            at = self.readers[at][0].name
-            computed = computed or self.kind[at] in ELEMENTWISE - {"convert", "reduce-precision"}
-        return computed and (self.bytes[at] <= self.bytes[name] or name not in self.scores)
+        way = [*self._way(name)]
+        computed = any(self.kind[at] in ELEMENTWISE - {"convert", "reduce-precision"} for at in way)
+        return computed and (self.bytes[way[-1]] <= self.bytes[name] or name not in self.scores)
 
     def _between(self, name: str, end: str) -> set[str]:
         """The operations between a head and the end that it writes."""
-        found, open_ = set[str](), [name]
-        while open_:
-            behind = {reader.name for reader in self.readers[open_.pop()]}
-            behind = {each for each in behind if each in self.through and each != end and each not in found}
-            found |= behind
-            open_ += behind
-        return found
+        inside = lambda at: (r.name for r in self.readers[at] if r.name in self.through and r.name != end)  # noqa: E731
+        return {*reached(name, inside, len(self.operations))} - {name}
 
     def _along(self, name: str, narrowest: bool, taken: Collection[str] = ()) -> str:
         """What a head writes of the one way from it: its end, no wider than it must, or the smallest towards a head.
 
         The way ends where it meets that of another head, ``taken``: one kernel has one product.
         """
-        best, at, batched = name, name, bool(self.by_name[name].integers("lhs_batch_dims"))
-        while len(self.readers[at]) == 1 and self._runs_inside(self.readers[at][0]):
-            if not self._keeps(self.readers[at][0], name) or self.readers[at][0].name in taken:
+        best, batched = name, bool(self.by_name[name].integers("lhs_batch_dims"))
+        for at in self._way(name):
+            if not self._keeps(self.by_name[at], name) or at in taken:
                 break
-            at = self.readers[at][0].name
             same = self.kind[name] in PRODUCTS and self.bytes[at] == self.bytes[best]
             if (not narrowest and not (batched and self._widens(at))) or same or self.bytes[at] < self.bytes[best]:
                 best = at
@@ -522,7 +485,7 @@ class Fusions(Values):
             given = [k for k, name in enumerate(op.operands) if name in self.arguments]
             copied = {k for k in given if self._odd(op.operand_shapes[k])}
             return self._with_copies(op, copied, back=op.name in self.results and self._odd(op.shape))
-        if kept := {k for k in self._written_over(op) if op.operands[k] in self.kept}:
+        if kept := {k for k, changed in enumerate(self._changes(op)) if changed and op.operands[k] in self.kept}:
             return [*self._with_copies(op, kept), *self._copied_over(op)]
         if copies := self._copied_over(op):
             return [op, *copies]
@@ -558,16 +521,11 @@ class Fusions(Values):
                 self.images[found[-1].name] = image
         return found
 
-    def _written_over(self, op: Operation) -> Iterator[int]:
-        """Which operands an update or a loop changes where they lie: an argument that was not given away is copied."""
-        if self.kind[op.name] in WRITES_IN_PLACE:
-            yield 0
-        yield from (k for k, changed in enumerate(self._changes(op)) if changed)
-
     def _changes(self, op: Operation) -> list[bool]:
-        """Of each operand of a loop whether its body gives another one on; [] for all other operations."""
+        """Of the operands of an update or a loop, whether it changes them where they lie: an argument is copied first
+        if it was not given away. [] for all other operations."""
         if self.kind[op.name] != "while" or not op.calls:
-            return []
+            return [True] if self.kind[op.name] in WRITES_IN_PLACE and op.operands else []
         body = self.context.program.by_name[op.calls[-1]]
         carried = [inner.name for inner in body.operations if inner.opcode == "parameter"]
         returned = next((inner.operands for inner in reversed(body.operations) if inner.opcode == "return"), ())
@@ -656,11 +614,6 @@ def _union(parts: Sequence[_Names]) -> _Names:
     if len(found) == 1:
         return next(iter(found))
     return found if len(found) <= MANY else frozenset(islice(found, MANY + 1))
-
-
-def _is_narrower(op: Operation) -> bool:
-    """Whether an operation makes bfloat16 of its operand."""
-    return plain_opcode(op.opcode) == "convert" and op.shape.startswith("bf16[")
 
 
 def is_turned(op: Operation) -> bool:
