@@ -133,10 +133,12 @@ class Fusions(Values):
         if not (ends := self._sides(op)):
             return False
         merged, made = ([d for d in each.minor_to_major if each.shape[d] > 1] for each in ends)
-        cut = made[:1] == [ends[1].rank - 1] and "slice" in [self.kind[reader.name] for reader in self.readers[op.name]]
-        unit = ends[1].rank and ends[1].shape[0] == 1  # the product's result then has the reshape's order
-        moved = not unit if len(merged) > len(made) else cut and len(merged) < len(made)
-        return self._makes_pairs(op) or (moved and not is_bitcast(ends[0], ends[1]))
+        if len(merged) > len(made):
+            moved = not ends[1].rank or ends[1].shape[0] != 1  # the product's result then has the reshape's order
+        else:
+            cut = len(merged) < len(made) and made[0] == ends[1].rank - 1
+            moved = cut and any(self.kind[reader.name] == "slice" for reader in self.readers[op.name])
+        return (moved and not is_bitcast(ends[0], ends[1])) or self._makes_pairs(op)
 
     def _makes_pairs(self, op: Operation) -> bool:
         """Whether a reshape takes the last dim apart into groups of a few: they lie outside lanes and sublanes then."""
