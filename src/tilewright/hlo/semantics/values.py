@@ -4,6 +4,7 @@
   that pads less; what is computed of them element by element lies alike. Scores of a softmax: the rows in the lanes.
 * A product with one row a batch, which another product makes, is a sum of the vector unit; its result lies as the
   larger operand does. What a loop writes one place of has that place outside its other dims.
+* Parts that are cut out of an array, or joined to one, lie as that does: half of its lanes are as long as all.
 """
 
 from __future__ import annotations
@@ -158,8 +159,8 @@ class Values:
                 (name, shape, op.shape) for name, shape in zip(op.operands, op.operand_shapes) if name in self.by_name
             ]
         for name, own, whole in parts:
-            if len(pair := self._minor(whole)) == 1 and pair != self._minor(own):
-                minor.setdefault(name, pair)
+            if len(lies := self._minor(whole)) == 1 and lies != self._minor(own):
+                minor.setdefault(name, lies)
         some = self.operations if any(self.of_kind[kind] for kind in POOLS) else ()
         open_, pools = [*minor], [op for op in some if self.kind[op.name] in POOLS and dims_of(op.shape)[1:]]
         while open_ or pools:
