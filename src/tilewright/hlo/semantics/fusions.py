@@ -5,6 +5,7 @@ A stated model, read off the modules of the TPU's compiler:
 * Elementwise operations, and those that only rearrange, run in the kernels that want their values. A value that several
   kernels want is computed again in each of them, unless reading what it is made of would cost more than reading it.
 * What is joined, padded or reversed, or left out by strides, lies in memory; where that crosses tiles it is a kernel.
+  A join pads each part and takes the largest. What several parts are cut of lies there too, heads in an order of theirs.
 * A product or a gather does what follows it elementwise, if nothing else wants its own result, and writes the last of
   it; towards another product it writes where the value is narrowest. One kernel has one product, or a second that it
   makes an operand with, block by block. A reduction is the last of its kernel; only its type is changed behind it.
@@ -19,6 +20,7 @@ A stated model, read off the modules of the TPU's compiler:
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, islice
@@ -41,7 +43,7 @@ from tilewright.hlo.program import Computation, Operation, Program, given_away
 from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.semantics.dims import is_cut, matrix_passes, product_sizes, stepped
 from tilewright.hlo.semantics.order import sooner
-from tilewright.hlo.semantics.values import MANY, POOLS, Values
+from tilewright.hlo.semantics.values import MANY, POOLS, Values, reached
 from tilewright.layout import is_bitcast
 
 _PARTS = frozenset({"slice", "dynamic-slice", "pad", "concatenate"})
@@ -51,6 +53,8 @@ _SHIFTS = frozenset({"pad", "concatenate", "reverse"})
 """Operations that take what lies in memory, and nothing that is computed in their kernel."""
 _LANES = 128
 _CASTS = frozenset({"convert", "transpose"})
+_ON_THE_WAY = frozenset({"broadcast", "concatenate", "reshape", "transpose"})
+"""Operations behind whose operands a value's type is changed, rather than behind them."""
 _BLOCK = 512
 _RECOMPUTED = 1.1
 """How many times a value's bytes a kernel reads to compute it again rather than to have it written."""
@@ -109,7 +113,12 @@ class Fusions(Values):
         self.relaid = {op.name for op in reshapes if self._is_relaid(op) and (not written or self._stays(op))}
         self.loops = context.runs[computation.name].trips if computation.name in context.runs else ()
         self.hoisted = self._before_the_loop() if self.in_loop else set[str]()
-        self.in_softmax = {name for name, made in self.softmaxes.items() if self._depth_behind(made) < self.side}
+        behind = {
+            name: next((each for each in reached(made, self._makers) if self.kind[each] in DOTS), "")
+            for name, made in self.softmaxes.items()
+        }
+        self.in_softmax = {name for name, scores in behind.items() if self._takes_softmax_in(scores)}
+        self.scores = {scores for name, scores in behind.items() if name not in self.in_softmax}
         apart = {made for name, made in self.softmaxes.items() if name not in self.in_softmax}
         self.spread = any(map(stepped, self.of_kind["pad"]))
         self.through = self._flowing() - apart
@@ -121,12 +130,22 @@ class Fusions(Values):
         self._let_heads_flow()
 
     def _is_relaid(self, op: Operation) -> bool:
-        """Whether a reshape puts dims together that lie apart: a kernel of its own, from memory to memory."""
+        """Whether a reshape puts dims together that lie apart, or makes dims that are cut: a kernel, through memory."""
         if not (ends := self._sides(op)):
             return False
-        dims = [sum(size > 1 for size in layout.shape) for layout in ends]
-        unit = ends[1].rank and ends[1].shape[0] == 1  # the product's result then has the reshape's order
-        return dims[0] > dims[1] and not unit and not is_bitcast(ends[0], ends[1])
+        merged, made = ([d for d in each.minor_to_major if each.shape[d] > 1] for each in ends)
+        if len(merged) > len(made):
+            moved = not ends[1].rank or ends[1].shape[0] != 1  # the product's result then has the reshape's order
+        else:
+            cut = len(merged) < len(made) and made[0] == ends[1].rank - 1
+            moved = cut and any(self.kind[reader.name] == "slice" for reader in self.readers[op.name])
+        return (moved and not is_bitcast(ends[0], ends[1])) or self._makes_pairs(op)
+
+    def _makes_pairs(self, op: Operation) -> bool:
+        """Whether a reshape takes the last dim apart into groups of a few: they lie outside lanes and sublanes then."""
+        ends = [dims_of(shape) for shape in (*op.operand_shapes[:1], op.shape)]
+        apart = len(ends[-1]) == len(ends[0]) + 1 > 1 and ends[0][:-1] == ends[-1][:-2]
+        return apart and 1 < ends[1][-1] < MANY and ends[1][-2] > 1
 
     def _widens(self, name: str) -> bool:
         """Whether an operation only makes its operand's type a wider one."""
@@ -139,25 +158,16 @@ class Fusions(Values):
 
     def _stays(self, op: Operation) -> bool:
         """Whether a reshape stays where it is written: behind a join, or a product and elementwise operations."""
-        maker = self.by_name.get(op.operands[0])
-        if maker is not None and self.kind[maker.name] == "concatenate":
-            return True
-        while maker is not None and self.kind[maker.name] in ELEMENTWISE and maker.operands:
-            maker = self.by_name.get(maker.operands[0])
-        return maker is not None and self.kind[maker.name] in PRODUCTS
+        computed = self.kind.get(self._made_as(op.operands[0], ELEMENTWISE))
+        return computed in PRODUCTS or self.kind.get(op.operands[0]) == "concatenate" or self._makes_pairs(op)
 
-    def _depth_behind(self, name: str) -> int:
-        """How deep the nearest product is that a value is made of; 0 where none is near."""
-        seen, open_ = {name}, [name]
-        while open_ and len(seen) <= 4 * MANY:
-            op = self.by_name[open_.pop(0)]
-            if self.kind[op.name] in DOTS:
-                sizes = dims_of(op.operand_shapes[0])
-                return prod(sizes[d] for d in op.integers("lhs_contracting_dims") if d < len(sizes))
-            new = [each for each in op.operands if each in self.by_name and each not in seen]
-            seen.update(new)
-            open_ += new if self.kind[op.name] in FLOWS else []
-        return 0
+    def _takes_softmax_in(self, product: str) -> bool:
+        """Whether a softmax is made with its scores: of less depth than the matrix unit has, or lanes if bfloat16."""
+        if product not in self.by_name:
+            return self.side > 0
+        op, sizes = self.by_name[product], dims_of(self.by_name[product].operand_shapes[0])
+        depth = prod(sizes[d] for d in op.integers("lhs_contracting_dims") if d < len(sizes))
+        return depth < (min(_LANES, self.side) if op.shape.startswith("bf16") else self.side)
 
     def _before_the_loop(self) -> set[str]:
         """What a loop's body computes of what stays as it is, and is no larger: it is done once, before the loop."""
@@ -197,10 +207,12 @@ class Fusions(Values):
                 computed = (name for name in op.operands if name in self.kind and self.kind[name] not in FREE)
                 written.update(name for name in computed if self.wide_units or not self._widens(name))
             elif kind in _SHIFTS or (kind == "slice" and stepped(op)):
-                moved = op.operands if kind == "concatenate" else op.operands[:1]
+                moved = map(self._made_as, op.operands if kind == "concatenate" else op.operands[:1])
                 written.update(name for name in moved if self.kind.get(name) not in FREE)
                 written |= {op.name} if self._crosses_tiles(op) else set()
-            elif kind == "reshape" and (made := self.kind.get(self._widest(op.operands[0]) if op.operands else "")):
+            elif kind == "reshape" and (
+                made := self.kind.get(self._made_as(op.operands[0], {"convert"}) if op.operands else "")
+            ):
                 written.update(op.operands if made in ELEMENTWISE and any(self._taken_whole(op, _CASTS)) else ())
                 written.update({*self._taken_whole(op, ELEMENTWISE)} - {op.name} if made == "broadcast" else ())
                 if made == "broadcast" and any(each.integers("lhs_batch_dims") for each in self.readers[op.name]):
@@ -209,8 +221,17 @@ class Fusions(Values):
                 written.update(op.operands)
             if self.hoisted and op.name not in self.hoisted:
                 written |= self.hoisted.intersection(op.operands)
+        written |= self._taken_apart()
         flowing = (name for name, kind in self.kind.items() if kind in FLOWS and name not in written)
         return {name for name in flowing if name not in self.captured or self.kind[name] in FREE}
+
+    def _taken_apart(self) -> set[str]:
+        """Computed values of which several parts are cut: no kernel computes them once for each part."""
+        parts = defaultdict[str, set[str]](set)
+        for op in self.of_kind["slice"]:
+            parts["".join(op.operands[:1])].add(op.attributes.get("slice", ""))
+        made = {name: self._made_as(name) for name, cuts in parts.items() if len(cuts) > 1}
+        return {n for n, m in made.items() if self.kind.get(m) in (ELEMENTWISE if n == m else ELEMENTWISE | {"slice"})}
 
     def _crosses_tiles(self, op: Operation) -> bool:
         """Whether an operation reverses or takes apart rows or lanes of tiles, or spreads elements: it is a kernel.
@@ -229,31 +250,21 @@ class Fusions(Values):
         what is computed before that, or of a group's scales behind it, is a kernel of its own (seen on four chips).
         """
         ends = [sum(size > 1 for size in dims_of(shape)) for shape in (*op.operand_shapes[:1], op.shape)]
-        open_ = [op.name] if ends[0] > ends[-1] else []
-        for name in open_:
-            for reader in self.readers[name]:
-                if self.kind[reader.name] in DOTS and not reader.integers("lhs_batch_dims"):
-                    yield name
-                elif self.kind[reader.name] in passed and len(open_) <= MANY:
-                    open_.append(reader.name)
-
-    def _widest(self, name: str) -> str:
-        """What a value was before its type was changed."""
-        while self.kind.get(name) == "convert":
-            name = self.by_name[name].operands[0]
-        return name
+        near = lambda at: [r.name for r in self.readers[at] if self.kind[r.name] in passed]  # noqa: E731
+        for name in reached(op.name, near, MANY) if ends[0] > ends[-1] else ():
+            products = (r for r in self.readers[name] if self.kind[r.name] in DOTS)
+            yield from (name for r in products if not r.integers("lhs_batch_dims"))
 
     def _is_dear(self, op: Operation) -> bool:
         """Whether an array that is repeated took a root, a quotient or their like: it is not computed for each copy."""
         own = self.elements.get(op.operand_shapes[0], 0) if op.operands else 0
-        open_ = [op.operands[0]] if 1 < own < self.elements[op.shape] else []
-        for name in open_:
-            if name in self.by_name and self.elements[self.by_name[name].shape] == own and len(open_) <= MANY:
-                if self.kind[name] in TRANSCENDENTAL:
-                    return True
-                inside = self.kind[name] in ELEMENTWISE or self.kind[name] in ("reshape", "broadcast")
-                open_ += self.by_name[name].operands if inside else ()
-        return False
+
+        def alike(name: str) -> list[str]:
+            inside = self.kind.get(name) in ELEMENTWISE | {"broadcast", "reshape"}
+            return [each for each in self._makers(name) if inside and self.elements[self.by_name[each].shape] == own]
+
+        names = reached(op.operands[0], alike, MANY) if 1 < own < self.elements[op.shape] else ()
+        return any(self.kind.get(name) in TRANSCENDENTAL for name in names)
 
     def _let_values_flow(self) -> None:
         """Write what several kernels want and what costs more to compute again than to read."""
@@ -351,15 +362,16 @@ class Fusions(Values):
         return held < vmem.kernel_bytes / 2 or each * whole * (depth + columns) < vmem.kernel_bytes / 4
 
     def narrowed(self) -> set[str]:
-        """Values of float32 that only products want: they take each in bfloat16, and so it is written."""
-        alone = set[str]()
+        """Values of float32 that are wanted in bfloat16, as products take them: so they are written, and joined."""
+        alone, narrow = set[str](), set[str]()  # and operations that take bfloat16 of their operands
         for op in reversed(self.operations):
-            if not op.shape.startswith("f32[") or self.kind[op.name] not in INSIDE or op.name in self.captured:
-                continue
-            readers = [(reader, self.kind[reader.name]) for reader in self.readers[op.name]]
-            moved = (r.name in alone if kind in ("reshape", "transpose") else kind in DOTS for r, kind in readers)
-            if readers and all(moved) and all(kind not in DOTS or matrix_passes(r) == 1 for r, kind in readers):
+            kind, readers = self.kind[op.name], {reader.name for reader in self.readers[op.name]}
+            wide = op.shape.startswith("f32[") and kind in INSIDE and op.name not in self.captured
+            if wide and readers and readers <= narrow:
                 alone.add(op.name)
+            narrows = kind == "convert" and op.shape.startswith("bf16[")
+            if narrows or (op.name in alone if kind in _ON_THE_WAY else kind in DOTS and matrix_passes(op) == 1):
+                narrow.add(op.name)
         return alone - self.arguments - self.results
 
     def _ends_product(self, end: str, name: str) -> bool:
@@ -391,40 +403,39 @@ class Fusions(Values):
             and self.elements[reader.shape] == self.elements[self.by_name[name].shape]
         )
 
-    def _runs_inside(self, op: Operation) -> bool:
-        """Whether an operation is done in kernels of others, and makes none of its own."""
-        return op.name in self.through and self.kind[op.name] not in PRODUCTS
+    def _way(self, name: str) -> Iterator[str]:
+        """The operations on the one way from a head, as long as they are done in kernels of others."""
+        while len(self.readers[name]) == 1:
+            name = self.readers[name][0].name
+            if name not in self.through or self.kind[name] in PRODUCTS:
+                break
+            yield name
 
     def _ends_computed(self, name: str) -> bool:
-        """Whether a batch of products computes more than conversions on its one way: then it writes the end of that."""
+        """Whether a batch of products computes more than conversions on its one way: then it writes the end of that.
+
+        Not for a softmax of its own, which makes float32 of narrower scores itself.
+        """
         if not self.by_name[name].integers("lhs_batch_dims"):
             return False
-        at, computed = name, False
-        while len(self.readers[at]) == 1 and self._runs_inside(self.readers[at][0]):
-            at = self.readers[at][0].name
-            computed = computed or self.kind[at] in ELEMENTWISE - {"convert", "reduce-precision"}
-        return computed
+        way = [*self._way(name)]
+        computed = any(self.kind[at] in ELEMENTWISE - {"convert", "reduce-precision"} for at in way)
+        return computed and (self.bytes[way[-1]] <= self.bytes[name] or name not in self.scores)
 
     def _between(self, name: str, end: str) -> set[str]:
         """The operations between a head and the end that it writes."""
-        found, open_ = set[str](), [name]
-        while open_:
-            behind = {reader.name for reader in self.readers[open_.pop()]}
-            behind = {each for each in behind if each in self.through and each != end and each not in found}
-            found |= behind
-            open_ += behind
-        return found
+        inside = lambda at: (r.name for r in self.readers[at] if r.name in self.through and r.name != end)  # noqa: E731
+        return {*reached(name, inside, len(self.operations))} - {name}
 
     def _along(self, name: str, narrowest: bool, taken: Collection[str] = ()) -> str:
         """What a head writes of the one way from it: its end, no wider than it must, or the smallest towards a head.
 
         The way ends where it meets that of another head, ``taken``: one kernel has one product.
         """
-        best, at, batched = name, name, bool(self.by_name[name].integers("lhs_batch_dims"))
-        while len(self.readers[at]) == 1 and self._runs_inside(self.readers[at][0]):
-            if not self._keeps(self.readers[at][0], name) or self.readers[at][0].name in taken:
+        best, batched = name, bool(self.by_name[name].integers("lhs_batch_dims"))
+        for at in self._way(name):
+            if not self._keeps(self.by_name[at], name) or at in taken:
                 break
-            at = self.readers[at][0].name
             same = self.kind[name] in PRODUCTS and self.bytes[at] == self.bytes[best]
             if (not narrowest and not (batched and self._widens(at))) or same or self.bytes[at] < self.bytes[best]:
                 best = at
@@ -479,7 +490,7 @@ class Fusions(Values):
             given = [k for k, name in enumerate(op.operands) if name in self.arguments]
             copied = {k for k in given if self._odd(op.operand_shapes[k])}
             return self._with_copies(op, copied, back=op.name in self.results and self._odd(op.shape))
-        if kept := {k for k in self._written_over(op) if op.operands[k] in self.kept}:
+        if kept := {k for k, changed in enumerate(self._changes(op)) if changed and op.operands[k] in self.kept}:
             return [*self._with_copies(op, kept), *self._copied_over(op)]
         if copies := self._copied_over(op):
             return [op, *copies]
@@ -489,6 +500,7 @@ class Fusions(Values):
             return self._of_images(op, head)
         parts = [reader.opcode for reader in self.readers[op.name]]
         cut = op.name in self.relaid and self.wide_units and len(parts) > 1 and {*map(plain_opcode, parts)} == {"slice"}
+        cut = cut and len(dims_of(op.shape)) < len(dims_of(op.operand_shapes[0]))
         if cut or (op.name in self.results and self._turned(self.head_of.get(op.name, op.name))):
             return self._copied_after(op)
         return [op]
@@ -514,16 +526,11 @@ class Fusions(Values):
                 self.images[found[-1].name] = image
         return found
 
-    def _written_over(self, op: Operation) -> Iterator[int]:
-        """Which operands an update or a loop changes where they lie: an argument that was not given away is copied."""
-        if self.kind[op.name] in WRITES_IN_PLACE:
-            yield 0
-        yield from (k for k, changed in enumerate(self._changes(op)) if changed)
-
     def _changes(self, op: Operation) -> list[bool]:
-        """Of each operand of a loop whether its body gives another one on; [] for all other operations."""
+        """Of the operands of an update or a loop, whether it changes them where they lie: an argument is copied first
+        if it was not given away. [] for all other operations."""
         if self.kind[op.name] != "while" or not op.calls:
-            return []
+            return [True] if self.kind[op.name] in WRITES_IN_PLACE and op.operands else []
         body = self.context.program.by_name[op.calls[-1]]
         carried = [inner.name for inner in body.operations if inner.opcode == "parameter"]
         returned = next((inner.operands for inner in reversed(body.operations) if inner.opcode == "return"), ())

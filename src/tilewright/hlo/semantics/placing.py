@@ -25,14 +25,14 @@ from tilewright.hlo.opcodes import DOTS, ELEMENTWISE, HEADS, PRODUCTS, TAKES_NO_
 from tilewright.hlo.program import Computation, Operation
 from tilewright.hlo.semantics.collectives import read_in_part
 from tilewright.hlo.semantics.context import Context
-from tilewright.hlo.semantics.dims import product_sizes
+from tilewright.hlo.semantics.dims import product_sizes, stepped
 from tilewright.hlo.semantics.fusions import Fusions, is_turned
 from tilewright.hlo.semantics.tiles import MEGA, Tiles
 from tilewright.targets import Target, TimeConstants
 
 _SAME = frozenset({"bitcast", "convert", "reshape", "transpose"})
 """Operations whose result is their operand in another type or form."""
-_TOGETHER = ELEMENTWISE | {"broadcast", "constant", "iota", "reshape"}
+_TOGETHER = ELEMENTWISE | {"broadcast", "constant", "iota", "reshape", "slice"}
 """Operations of kernels that become one kernel of several results."""
 _BLOCK, _BLOCK_MB = 1280, 16.0
 """Rows and columns of one block of a product's result, and megabytes of an operand that stays for all blocks."""
@@ -203,7 +203,7 @@ class Placed:
             if not kinds.isdisjoint(HEADS & PRODUCTS):
                 made_in[op.name] = op.name
                 products.add(op.name)
-            elif not kinds.isdisjoint(PRODUCTS):
+            elif not kinds.isdisjoint(PRODUCTS) or kind == "reshape" or (kind == "slice" and stepped(op)):
                 continue
             elif read and self.tiles[op.name].shape and (kind == "reduce" or kinds <= _TOGETHER):
                 # numbers are given along
@@ -216,7 +216,9 @@ class Placed:
                 else:  # it waits for whole rows of a sum, and is apart from what is written for it alone
                     wanted = sum(reader.opcode != "return" for reader in self.readers[last]) > 1
                     fits = plain_opcode(self.by_name[last].opcode) != "reduce" and (kernel != last or wanted)
-                if not kernel and kind != "reduce":  # results of one size that read alike, as an optimizer's do
+                if kind != "reduce" and (
+                    not kernel or self.tiles[kernel].elements != size
+                ):  # results of one size that read alike, as an optimizer's do
                     kernel = max([beside.get((name, size), "") for name in read], key=lambda k: self.number.get(k, -1))
                     fits = self.number.get(kernel, -1) > self.number[last]
                 kernel = kernel if fits else ""

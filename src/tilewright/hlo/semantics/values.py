@@ -4,12 +4,13 @@
   that pads less; what is computed of them element by element lies alike. Scores of a softmax: the rows in the lanes.
 * A product with one row a batch, which another product makes, is a sum of the vector unit; its result lies as the
   larger operand does. What a loop writes one place of has that place outside its other dims.
+* Parts that are cut out of an array, or joined to one, lie as that does: half of its lanes are as long as all.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -30,6 +31,17 @@ _ANYWHERE = FREE - {"broadcast"}
 _LONG_ROW = 4096
 MANY = 8
 """Names, and a quarter of the operations on a way, from which on they are not followed."""
+
+
+def reached(start: str, near: Callable[[str], Iterable[str]], most: int = 4 * MANY) -> Iterator[str]:
+    """A name, those near it, those near these and so on, nearest first; none behind the first ``most``."""
+    found = dict.fromkeys([start])
+    open_ = [start]
+    for name in open_:
+        yield name
+        new = [each for each in near(name) if each not in found] if len(open_) <= most else []
+        found |= dict.fromkeys(new)
+        open_ += dict.fromkeys(new)
 
 
 class Values:
@@ -58,34 +70,20 @@ class Values:
         self.images = self._lie_as_images()
 
     def _as_it_lies(self, operations: Sequence[Operation]) -> list[Operation]:
-        """Without what moves nothing: transposes that undo one another, reshapes between a custom call and memory."""
+        """Without what moves nothing: reshapes between a custom call, or what only it reads, and memory."""
         kinds = {op.name: plain_opcode(op.opcode) for op in operations}
-        turned: dict[str, Operation] = {}
         for op in operations:
-            if not op.operands:  # a damaged text's, whatever it is called
-                continue
-            if kinds[op.name] == "get-tuple-element":
+            if kinds[op.name] == "get-tuple-element" and op.operands:
                 kinds[op.name] = kinds.get(op.operands[0], "")
-            elif kinds[op.name] == "transpose":
-                turned[op.name] = op
-        reshapes = [op.operands[0] for op in operations if kinds[op.name] == "reshape" and op.operands]
-        asked = any(kinds.get(name, "parameter") == "parameter" for name in reshapes)
-        others = {name for op in operations if asked and kinds[op.name] != "custom-call" for name in op.operands}
+        others = {name for op in operations if kinds[op.name] != "custom-call" for name in op.operands}
         found = []
         for op in operations:
-            if kinds[op.name] not in ("reshape", "transpose"):
-                found.append(op)
-                continue
-            maker = kinds.get(op.operands[0], "parameter") if op.operands else ""
-            read = maker == "parameter" and op.name not in others
-            lies = False
-            if op.name in turned and (first := turned.get(op.operands[0])):
-                there, back = first.integers("dimensions"), op.integers("dimensions")
-                if lies := sorted(back) == [there[d] for d in back if d < len(there)]:
-                    op = replace(op, operands=first.operands, operand_shapes=first.operand_shapes)
-            elif kinds[op.name] == "reshape" and op.operand_shapes and (read or maker == "custom-call"):
-                lies = bool(ends := self._sides(op)) and is_bitcast(ends[0], ends[1])
-            found.append(replace(op, opcode="bitcast") if lies else op)
+            if kinds[op.name] == "reshape" and op.operands and op.operand_shapes:
+                maker = kinds.get(op.operands[0], "parameter")
+                asked = maker == "custom-call" or (maker == "parameter" and op.name not in others)
+                if asked and (ends := self._sides(op)) and is_bitcast(ends[0], ends[1]):
+                    op = replace(op, opcode="bitcast")
+            found.append(op)
         return found
 
     def _arrays(self, *shapes: str) -> Sequence[TensorLayout]:
@@ -100,15 +98,10 @@ class Values:
         for op in (op for kind in DOTS if sums for op in self.of_kind[kind] if op.integers("lhs_batch_dims")):
             operands, result = self._arrays(*op.operand_shapes[:2]), self._arrays(op.shape)
             if len(operands) == 2 and len(result) == 1 and is_of_vectors(op, operands, result[0]):
-                few = min(range(2), key=lambda k: operands[k].num_elements)
-                open_ = [op.operands[few]]
-                seen = set[str]()
-                while open_ and (maker := self.by_name.get(open_.pop().partition("#")[0])) is not None:
-                    if self.kind[maker.name] in PRODUCTS:
-                        yield op.name
-                        break
-                    open_ += [name for name in maker.operands if name not in seen]
-                    seen.update(maker.operands)
+                few = op.operands[min(range(2), key=lambda k: operands[k].num_elements)].partition("#")[0]
+                behind = reached(few, self._makers, len(self.operations))
+                if any(self.kind.get(name) in PRODUCTS for name in behind):
+                    yield op.name
 
     def _lies_after(self, op: Operation) -> tuple[int, ...]:
         """The lanes and sublanes of a product of the vector unit: its dims lie as in the operand that has more."""
@@ -160,12 +153,20 @@ class Values:
             sizes = dims_of(self.by_name[made].shape)
             if len(sizes) > 2 and sizes[-2] >= sizes[-1]:
                 minor[made] = ((len(sizes) - 2, len(sizes) - 1),)
+        parts = [(op.name, op.shape, op.operand_shapes[0]) for op in self.of_kind["slice"] if op.operand_shapes]
+        for op in self.of_kind["concatenate"]:
+            parts += [
+                (name, shape, op.shape) for name, shape in zip(op.operands, op.operand_shapes) if name in self.by_name
+            ]
+        for name, own, whole in parts:
+            if len(lies := self._minor(whole)) == 1 and lies != self._minor(own):
+                minor.setdefault(name, lies)
         some = self.operations if any(self.of_kind[kind] for kind in POOLS) else ()
         open_, pools = [*minor], [op for op in some if self.kind[op.name] in POOLS and dims_of(op.shape)[1:]]
         while open_ or pools:
             op = self.by_name[open_.pop()] if open_ else pools.pop()
             if op.name not in minor:
-                minor[op.name] = tuple([tuple(array.minor_to_major[:2]) for array in self._arrays(op.shape)])
+                minor[op.name] = self._minor(op.shape)
             makers = [self.by_name[name] for name in op.operands if name in self.by_name]
             readers = [reader for reader in self.readers[op.name] if self.kind[reader.name] in _ALIKE]
             for near in (*(makers if self.kind[op.name] in _ALIKE else ()), *readers):
@@ -179,6 +180,10 @@ class Values:
             found[shape, pairs] = [predict("tpu", each.shape, each.dtype, minor=pairs) for each in arrays]
         laid = {name: found[self.by_name[name].shape, pairs] for name, pairs in minor.items()}
         return {name: layouts[0] for name, layouts in laid.items() if len(layouts) == 1}
+
+    def _minor(self, shape: str) -> tuple[tuple[int, ...], ...]:
+        """The lanes and sublanes of each array of a shape."""
+        return tuple([tuple(array.minor_to_major[:2]) for array in self._arrays(shape)])
 
     def _sides(self, op: Operation) -> Sequence[TensorLayout]:
         """The operand and the result of a reshape; none where they are not known, or have not the same elements."""
@@ -198,9 +203,7 @@ class Values:
         """
         if not op.operand_shapes or op.name in self.captured:
             return ""
-        made = self.by_name.get(op.operands[0])
-        while made is not None and self.kind[made.name] == "convert":
-            made = self.by_name.get(made.operands[0])
+        made = self.by_name.get(self._made_as(op.operands[0], {"convert"}))
         rows, sums = dims_of(op.operand_shapes[0]), dims_of(op.shape)
         if made is None or self.kind[made.name] != "exponential" or rows[:-1] != sums or rows[-1] > _LONG_ROW:
             return ""
@@ -213,6 +216,20 @@ class Values:
                     seen.add(reader.name)
                     open_.append(reader.name)
         return ""
+
+    def _made_as(self, name: str, kinds: Collection[str] = ("broadcast", "reshape")) -> str:
+        """What a value was before operations that only changed its type, or put dims together, apart or beside one."""
+        while self.kind.get(name) in kinds:
+            maker = self.by_name.get("".join(self.by_name[name].operands[:1]))
+            if maker is None or self.elements[maker.shape] != self.elements[self.by_name[name].shape]:
+                break
+            name = maker.name
+        return name
+
+    def _makers(self, name: str) -> list[str]:
+        """The operations of this computation that made the operands of one."""
+        operands = self.by_name[name].operands if name in self.by_name else ()
+        return [each for operand in operands if (each := operand.partition("#")[0]) in self.by_name]
 
     def _at_border(self, shape: str) -> tuple[int, ...]:
         """The order of an argument's or a result's dims, minor first; () for several."""

@@ -50,7 +50,7 @@ def _is_wide(op: Operation) -> bool:
     kind = plain_opcode(op.opcode)
     if kind == "convert":
         return all(shape.startswith(("bf16[", "f32[")) for shape in (op.shape, *op.operand_shapes))
-    return kind in ELEMENTWISE or kind == "reduce"
+    return kind in ELEMENTWISE or kind in ("concatenate", "reduce")
 
 
 class Fusing(Placed):

@@ -67,7 +67,7 @@ SORTS = frozenset({"sort", "top-k", "topk"})
 _REGISTER_BY_REGISTER = ELEMENTWISE | {"map", "reverse", "reduce-window", "select-and-scatter", "set-dimension-size"}
 """Operations that are priced by the registers of their result."""
 _MOVES = {
-    **dict.fromkeys(("slice", "dynamic-slice", "pad", "concatenate"), "cut_ops"),
+    **dict.fromkeys(("slice", "dynamic-slice", "pad"), "cut_ops"),
     **dict.fromkeys(("copy", "transpose"), "move_ops"),
     "broadcast": "repeat_ops",
 }
@@ -245,6 +245,11 @@ def add_operation(
                 together = REGISTER if goes[1:] == [(*lanes[:1],)] else 8
                 work.rotations += min(registers, share * prod(operands[0].shape) / together)
         work.registers += registers * constants[_MOVES[name]]
+    elif name == "concatenate":  # each part is padded to the whole, and the largest of them taken
+        widened = constants["convert_ops"] if wide and op.shape.startswith("bf16") else 0.0
+        work.registers += registers * (
+            constants["cut_ops"] + (len(operands) - 1) * (constants["cut_ops"] + 1 + widened)
+        )
     elif name == "reduce":
         operand = operands[0] if operands else result
         reduced, order = set(op.integers("dimensions")), operand.minor_to_major
