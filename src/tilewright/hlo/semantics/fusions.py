@@ -5,7 +5,7 @@ A stated model, read off the modules of the TPU's compiler:
 * Elementwise operations, and those that only rearrange, run in the kernels that want their values. A value that several
   kernels want is computed again in each of them, unless reading what it is made of would cost more than reading it.
 * What is joined, padded or reversed, or left out by strides, lies in memory; where that crosses tiles it is a kernel.
-  A join pads each part and takes the largest. What several parts are cut of lies there too, heads in an order of theirs.
+  A join pads each part and takes the largest. What several parts are cut of lies there too, heads in their own order.
 * A product or a gather does what follows it elementwise, if nothing else wants its own result, and writes the last of
   it; towards another product it writes where the value is narrowest. One kernel has one product, or a second that it
   makes an operand with, block by block. A reduction is the last of its kernel; only its type is changed behind it.
