@@ -213,12 +213,11 @@ class Placed:
                 kernel = made_in.get(last, "")
                 if kind == "reduce":
                     fits = kernel == last or op.name in self.in_softmax
-                else:  # it waits for whole rows of a sum, and is apart from what is written for it alone
+                elif kernel and self.tiles[kernel].elements == size:
+                    # it waits for whole rows of a sum, and is apart from what is written for it alone
                     wanted = sum(reader.opcode != "return" for reader in self.readers[last]) > 1
                     fits = plain_opcode(self.by_name[last].opcode) != "reduce" and (kernel != last or wanted)
-                if kind != "reduce" and (
-                    not kernel or self.tiles[kernel].elements != size
-                ):  # results of one size that read alike, as an optimizer's do
+                else:  # results of one size that read alike, as an optimizer's do
                     kernel = max([beside.get((name, size), "") for name in read], key=lambda k: self.number.get(k, -1))
                     fits = self.number.get(kernel, -1) > self.number[last]
                 kernel = kernel if fits else ""

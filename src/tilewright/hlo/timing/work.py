@@ -246,10 +246,8 @@ def add_operation(
                 work.rotations += min(registers, share * prod(operands[0].shape) / together)
         work.registers += registers * constants[_MOVES[name]]
     elif name == "concatenate":  # each part is padded to the whole, and the largest of them taken
-        widened = constants["convert_ops"] if wide and op.shape.startswith("bf16") else 0.0
-        work.registers += registers * (
-            constants["cut_ops"] + (len(operands) - 1) * (constants["cut_ops"] + 1 + widened)
-        )
+        cut, widened = constants["cut_ops"], constants["convert_ops"] if wide and op.shape.startswith("bf16") else 0.0
+        work.registers += registers * (cut + (len(operands) - 1) * (cut + 1 + widened))
     elif name == "reduce":
         operand = operands[0] if operands else result
         reduced, order = set(op.integers("dimensions")), operand.minor_to_major
