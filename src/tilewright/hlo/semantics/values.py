@@ -70,20 +70,28 @@ class Values:
         self.images = self._lie_as_images()
 
     def _as_it_lies(self, operations: Sequence[Operation]) -> list[Operation]:
-        """Without what moves nothing: reshapes between a custom call, or what only it reads, and memory."""
+        """Without what moves nothing: transposes that undo one another, reshapes between a custom call, or what only it
+        reads, and memory."""
         kinds = {op.name: plain_opcode(op.opcode) for op in operations}
-        for op in operations:
-            if kinds[op.name] == "get-tuple-element" and op.operands:
+        turned: dict[str, Operation] = {}
+        for op in (op for op in operations if op.operands):  # a damaged text's may have none
+            if kinds[op.name] == "get-tuple-element":
                 kinds[op.name] = kinds.get(op.operands[0], "")
+            elif kinds[op.name] == "transpose":
+                turned[op.name] = op
         others = {name for op in operations if kinds[op.name] != "custom-call" for name in op.operands}
         found = []
         for op in operations:
-            if kinds[op.name] == "reshape" and op.operands and op.operand_shapes:
+            lies = False
+            if op.name in turned and (first := turned.get(op.operands[0])):
+                there, back = first.integers("dimensions"), op.integers("dimensions")
+                if lies := sorted(back) == [there[d] for d in back if d < len(there)]:
+                    op = replace(op, operands=first.operands, operand_shapes=first.operand_shapes)
+            elif kinds[op.name] == "reshape" and op.operands and op.operand_shapes:
                 maker = kinds.get(op.operands[0], "parameter")
                 asked = maker == "custom-call" or (maker == "parameter" and op.name not in others)
-                if asked and (ends := self._sides(op)) and is_bitcast(ends[0], ends[1]):
-                    op = replace(op, opcode="bitcast")
-            found.append(op)
+                lies = asked and bool(ends := self._sides(op)) and is_bitcast(ends[0], ends[1])
+            found.append(replace(op, opcode="bitcast") if lies else op)
         return found
 
     def _arrays(self, *shapes: str) -> Sequence[TensorLayout]:
