@@ -74,6 +74,11 @@ def test_ragged_products_have_the_flops_of_their_rows():
     assert (step.flops, step.priced) == (2 * 64 * 128 * 256, 1)
 
 
+def test_complex_products_have_the_flops_of_three_products_of_reals():
+    given = [jax.ShapeDtypeStruct(shape, jnp.complex64) for shape in ((31, 64), (64, 48))]
+    assert step_of(jnp.matmul, *given).flops == 3 * 2 * 31 * 64 * 48  # as in the module that v6e's compiler made
+
+
 def layer(x, weights):
     q, k, v = ((x @ weights[name]).reshape(BATCH, LENGTH, HEADS, KEPT) for name in "qkv")
     scores = jax.nn.softmax(jnp.einsum("bqhd,bkhd->bhqk", q, k))

@@ -433,3 +433,29 @@ def test_a_search_finds_a_tiling_that_a_sweep_does_not_beat():
     best = min(row["kernels"][0]["seconds"] for row in swept if row["kernels"][0]["ok"])
     assert found[0]["kernels"][0]["ok"]
     assert found[0]["kernels"][0]["seconds"] <= best * (1 + 1e-9)
+
+
+def test_a_kernel_without_a_grid_brings_its_arrays_in_once():
+    def whole(x):
+        return pl.pallas_call(lambda x, o: o.__setitem__(..., x[...] * 2), out_shape=x)(x)
+
+    def gridded(x):
+        block = pl.BlockSpec(x.shape, lambda i: (0, 0))
+        scaled = pl.pallas_call(
+            lambda x, o: o.__setitem__(..., x[...] * 2), grid=(1,), in_specs=[block], out_specs=block, out_shape=x
+        )
+        return scaled(x)
+
+    x = jax.ShapeDtypeStruct((512, 1024), jnp.float32)
+    (one,), (other,) = (check_kernels(fn, x, target="tpu-v6e") for fn in (whole, gridded))
+    assert one.hbm_bytes == other.hbm_bytes == 2 * 512 * 1024 * 4
+    assert one.seconds == other.seconds
+    assert not any("larger blocks" in text for text in one.advice)  # it has one step already
+
+
+def test_a_kernel_that_does_not_compile_has_no_time_to_show():
+    x = jax.ShapeDtypeStruct((8192, 8192), jnp.float32)
+    call = pl.pallas_call(lambda x, o: o.__setitem__(..., x[...] * 2), out_shape=x)
+    (check,) = check_kernels(lambda x: call(x), x, target="tpu-v6e")
+    assert [problem.kind for problem in check.problems] == ["vector memory"]
+    assert [*check.times()] == [f"{check.name}: no time: it does not compile"]

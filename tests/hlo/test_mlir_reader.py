@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.conftest import tries
 from tilewright.errors import ParseError, TilewrightError
-from tilewright.hlo import from_jax, report
+from tilewright.hlo import estimate, from_jax, load, report
 from tilewright.hlo.program import Source
 from tilewright.hlo.reading import mlir_reader
 from tilewright.hlo.reading.mlir_reader import read_stablehlo, xla_shape
@@ -276,3 +276,82 @@ def test_constants_stand_at_what_reads_them():
     lines = {op.source.line - here for op in operations if op.opcode == "constant"}
     assert lines == {2}
     assert {op.source.file for op in operations if op.opcode == "constant"} == {__file__}
+
+
+X, TOP = "tensor<64x128xf32>", "(tensor<64x5xf32>, tensor<64x5xi32>)"
+MADE = f"""
+func.func private @made(%x: {X}) -> {X} {{
+  %0 = stablehlo.reshape %x : ({X}) -> tensor<128x64xf32>
+  %1 = stablehlo.transpose %0, dims = [1, 0] : (tensor<128x64xf32>) -> {X}
+  return %1 : {X}
+}}
+"""
+COMPOSITE = 'stablehlo.composite "NAME" %x {decomposition = @made, version = 1 : i32} : (TYPE) -> TYPE'
+GROUPS = "(tensor<100x64xbf16>, tensor<4x64x96xbf16>, tensor<4xi32>) -> tensor<100x96xbf16>"
+ATTRIBUTES = "lhs_contracting_dimensions = [1], rhs_contracting_dimensions = [1], lhs_ragged_dimensions = [0]"
+GROUPED = f'%0 = "chlo.ragged_dot"(%a, %b, %n) <{{ragged_dot_dimension_numbers = #chlo.ragged_dot<{ATTRIBUTES}>}}> :'
+NUMBERS = ", ".join(f"dense<{dim}> : tensor<{len(dim)}xi64>" for dim in ("", "", "1", "1", "0", "0"))
+EXPORTED = f"""\
+%0 = stablehlo.composite "chlo.ragged_dot" %a, %b, %n {{composite_attributes = {{
+    ragged_dot_dimension_numbers = [{NUMBERS}]}}, decomposition = @made, version = 1 : i32}} :"""
+
+
+def of_grouped(form, types=GROUPS):
+    a, b, n = types.partition(" ->")[0].strip("()").split(", ")
+    result = types.partition("-> ")[2]
+    head = f"func.func @main(%a: {a}, %b: {b}, %n: {n}) -> {result} {{\n  "
+    return f"{head}{form} {types}\n  return %0 : {result}\n}}\n"
+
+
+def of_erf(form):
+    """A function of one operation and a tanh, beside the function that the operation may be made of."""
+    tail = f"  %1 = stablehlo.tanh %0 : {X}\n  return %1 : {X}\n}}{MADE}"
+    return f"func.func @main(%x: {X}) -> {X} {{\n  %0 = {form}\n{tail}"
+
+
+def times_of(text):
+    """The step's seconds, and the report's, which is of the normal form."""
+    return estimate(load(text), "tpu-v6e").device_seconds, report(load(text), "tpu-v6e").time.device_us
+
+
+def test_what_exports_put_for_an_operation_is_that_operation():
+    exported = of_erf(COMPOSITE.replace("NAME", "chlo.erf").replace("TYPE", X))
+    assert times_of(exported) == times_of(of_erf(f"chlo.erf %x : {X} -> {X}").replace(MADE, ""))
+    assert [op.opcode for op in load(exported).entry.operations] == ["parameter", "erf", "tanh", "return"]
+    older = "stablehlo.custom_call @mhlo.topk(%x) {mhlo.attributes = {k = 5 : i64, largest = true}}"
+    head, tail = f"func.func @main(%x: {X}) -> {TOP} {{\n  %0:2 = ", f"\n  return %0#0, %0#1 : {TOP[1:-1]}\n}}\n"
+    top, called = f"{head}chlo.top_k(%x, k = 5) : {X} -> {TOP}{tail}", f"{head}{older} : ({X}) -> {TOP}{tail}"
+    assert times_of(called) == times_of(top)
+    found = [
+        next(op for op in load(of_grouped(form)).entry.operations if op.attributes) for form in (GROUPED, EXPORTED)
+    ]
+    assert {op.attributes["lhs_contracting_dims"] for op in found} == {"{1}"}
+    assert times_of(of_grouped(EXPORTED)) == times_of(of_grouped(GROUPED))
+
+
+def test_a_composite_of_an_unknown_operation_is_a_call():
+    text = of_erf(COMPOSITE.replace("NAME", "mine.norm").replace("TYPE", X))
+    called = of_erf(f"func.call @made(%x) : ({X}) -> {X}")
+    assert [op.opcode for op in load(text).entry.operations] == ["parameter", "call", "tanh", "return"]
+    assert times_of(text)[0] == times_of(called)[0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        (")x64xf32", "no element type called '_x64xf32'"),
+        ("2xbla", "no element type called 'bla'"),
+        ("-1xf32", "no element type called '_1xf32'"),
+        ("f33", "no element type called 'f33'"),
+        ("2x3", "expected an element type"),
+    ],
+)
+def test_a_tensor_of_no_element_type_is_named(kind, said):
+    text = f"func.func @main(%a: tensor<{kind}>) -> tensor<{kind}> {{\n  return %a : tensor<{kind}>\n}}\n"
+    with pytest.raises(ParseError, match=f"parameter %a: {said}"):
+        report(load(text), "tpu-v6e")
+
+
+def test_a_grouped_product_of_arrays_without_a_size_has_no_time():
+    text = of_grouped(GROUPED, GROUPS.replace("100x64xbf16", "100x64x!quant.uniform<i8:f32>"))
+    assert [row.unpriced for row in estimate(load(text), "tpu-7x").rows] == ["the size of its arrays is not known"]

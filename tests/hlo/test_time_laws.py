@@ -478,13 +478,15 @@ ENTRY e {{
         ("tpu-v4", "i8", "", 1),  # no peak of it is stated
         ("tpu-7x", "f8E5M2", "", 0.5),
         ("tpu-v6e", "f8E5M2", "", 1),
+        ("tpu-v6e", "complex<f32>", "", 3),  # products of reals
+        ("tpu-v5p", "complex<f32>", "HIGHEST", 18),
     ],
 )
 def test_a_product_passes_as_often_as_its_type_and_precision_say(chip, kind, precision, times):
     result = {"i8": "i32"}.get(kind, kind)
     asked = f", precision = [{precision}, {precision}]" if precision else ""
     text = PRECISE.format(type=kind, result=result, precision=asked)
-    hlo = {"i8": "s8", "i32": "s32", "f8E5M2": "f8e5m2"}
+    hlo = {"i8": "s8", "i32": "s32", "f8E5M2": "f8e5m2", "complex<f32>": "c64"}
     asked = f", operand_precision={{{precision.lower()},{precision.lower()}}}" if precision else ""
     dump = SCHEDULED.format(type=hlo.get(kind, kind), result=hlo.get(result, result), precision=asked)
     plain = (

@@ -714,10 +714,12 @@ def test_functions_that_the_compiler_writes_out_have_a_time():
   return %1 : tensor<1024x1024xf32>
 }"""
     steps = {
-        name: estimate(load(text.replace("NAME", name)), "tpu-v4") for name in ("erf", "erfc", "erf_inv", "lgamma")
+        name: estimate(load(text.replace("NAME", name)), "tpu-v4")
+        for name in ("erf", "erfc", "erf_inv", "lgamma", "square", "next_after")
     }
     assert all(step.priced == 1 for step in steps.values())
-    assert steps["erfc"].seconds > steps["erf"].seconds
+    assert steps["erfc"].seconds > steps["erf"].seconds > steps["square"].seconds
+    assert steps["next_after"].seconds > steps["square"].seconds
 
 
 @pytest.mark.parametrize("batches", ["12", "8,12"])

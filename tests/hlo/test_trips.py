@@ -213,3 +213,13 @@ def test_loops_whose_length_data_decides_run_as_often_as_is_stated(compiled):
     assert once.priced < 1 == some.priced == many.priced
     assert many.flops == 2 * some.flops == 20 * 2 * 512**3
     assert any("20 times, as stated" in note for note in many.notes)
+
+
+@pytest.mark.parametrize("assume", [None, {"trips": 7}])
+def test_the_rows_of_a_loop_add_up_to_its_step(assume):
+    def halved(x, least):
+        return jax.lax.while_loop(lambda c: (c[0] > least) & (c[1] < 9), lambda c: (c[0] / 2, c[1] + 1), (x, 0))
+
+    scalar = jax.ShapeDtypeStruct((), jnp.float32)
+    step = estimate(load(jax.jit(halved).lower(scalar, scalar).as_text()), "tpu-v6e", assume)
+    assert sum(row.seconds for row in step.rows) == pytest.approx(step.device_seconds)

@@ -368,3 +368,25 @@ def test_own_functions_run_apart_unless_they_call_what_only_this_process_has():
     called = from_jax(lambda x: jax.pure_callback(np.tanh, x, x), x)
     with pytest.raises(UnsupportedError, match="Python"):
         under_jit(called, called, inputs=["normal"], apart=True)
+
+
+MESH = """  sdy.mesh @empty = <[]>
+  func.func @main(%x: TYPE) -> TYPE {
+    %0 = sdy.sharding_constraint %x <@empty, [{}]> : TYPE
+"""
+LENT = """  func.func private @made(%x: TYPE) -> TYPE {
+    %0 = stablehlo.multiply %x, %x : TYPE
+    return %0 : TYPE
+  }
+  func.func @main(%x: TYPE) -> TYPE {
+    %0 = stablehlo.composite "mine.square" %x {decomposition = @made} : (TYPE) -> TYPE
+"""
+
+
+@pytest.mark.parametrize("head", [MESH, LENT], ids=["a mesh", "what it is made of"])
+def test_a_program_whose_operations_name_what_stands_beside_them_is_compared_op_by_op(head):
+    text = f"module {{\n{head}    %1 = stablehlo.tanh %0 : TYPE\n    return %1 : TYPE\n  }}\n}}\n"
+    program = read_stablehlo(text.replace("TYPE", "tensor<4xf32>"))
+    found = verify(program, program)
+    assert found.bit_equal
+    assert {trial.run for trial in found.trials} == {"jit", "op by op"}

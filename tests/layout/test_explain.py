@@ -97,6 +97,8 @@ def test_a_scalar_and_a_bad_index():
     assert "none: a single element" in parse("f32[]{:T(128)}").explain()
     with pytest.raises(IndexRangeError, match="outside dim 1"):
         parse("f32[3,5]").explain(0, 5)
+    with pytest.raises(IndexRangeError, match="index 1 is outside dim 0, which is empty"):
+        parse("f32[0,5]").explain(1, 1)
     with pytest.raises(IndexRangeError, match="outside the memory"):
         explain_place(parse("f32[3,5]"), 15)
 

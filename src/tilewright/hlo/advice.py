@@ -150,9 +150,8 @@ def _as_shardy(program: Program, mesh: Mesh, now: Partition) -> _Tried:
                 ways[op.name] = begin, [*way, sharding_of(f"#sdy.sharding{out[1]}", mesh)]
         for op, way in ((named[begin], way[:-1]) for begin, way in ways.values() if way[1:] and begin in named):
             specs = ", then ".join(f"x = jax.lax.with_sharding_constraint(x, {spec_text(each)})" for each in way)
-            what = (
-                f"Shardy's own passes send {bytes_text(less)} a device, XLA's partitioner {bytes_text(now.sent_bytes)}"
-            )
+            own, xlas = bytes_text(less), bytes_text(now.sent_bytes)
+            what = f"Shardy's own passes send {own} a device, XLA's partitioner {xlas}"
             how = f"write {specs} on the result of {op.op_name.rpartition('/')[2] or op.opcode}"
             if (changed := _constrained(program, _origin(program, op.op_name, op.shape), way)) is not None:
                 yield _suggestion("shardys-way", what, how, op.source), changed

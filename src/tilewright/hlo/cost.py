@@ -243,9 +243,8 @@ def check_shapes(name: str, operands: Sequence[TensorLayout], result: TensorLayo
         shapes, [dim] = [operand.shape for operand in operands], dims
         rest = (*end[:dim], *end[dim + 1 :])
         if any(len(s) != len(end) or (*s[:dim], *s[dim + 1 :]) != rest for s in shapes):
-            raise UsageError(
-                f"arrays {', '.join(map(shape_text, shapes))} do not join to {shape_text(end)} along dim {dim}"
-            )
+            parts = ", ".join(map(shape_text, shapes))
+            raise UsageError(f"arrays {parts} do not join to {shape_text(end)} along dim {dim}")
         if (joined := sum(s[dim] for s in shapes)) != end[dim]:
             raise UsageError(f"dim {dim} of the arrays adds up to {joined}, not {end[dim]}")
     elif name in ("copy", "copy-start", "convert") and shape != end:

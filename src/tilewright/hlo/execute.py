@@ -168,9 +168,8 @@ def callable_of(program: Program) -> Callable[..., Any]:
 
     signature: Signature | None = program.signature
     if signature is None:
-        raise UnsupportedError(
-            "this program was not made from a JAX function", how="make it with from_jax(fn, *args), or use verify"
-        )
+        how = "make it with from_jax(fn, *args), or use verify"
+        raise UnsupportedError("this program was not made from a JAX function", how=how)
     inputs = [signature.inputs[i] for i in signature.kept]
     call = flat_callable(program.text, inputs, signature.outputs)
 

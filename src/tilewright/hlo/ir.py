@@ -166,8 +166,15 @@ def operations_module(handles: list[Any], inputs: list[Any], outputs: list[Any])
     mlir_context = context() if not handles else handles[0].context
     with mlir_context, ir.Location.unknown(mlir_context):
         types = ", ".join(f"%{k}: {value.type}" for k, value in enumerate(inputs, 10))
-        module = ir.Module.parse(f"func.func public @main({types}) {{ return }}")
-        main = module.body.operations[0]
+        around = handles[0] if handles else None
+        while around is not None and around.name != "builtin.module":
+            around = around.parent
+        beside = around.regions[0].blocks[0].operations if around else ()
+        made_of = {str(each.attributes["decomposition"]) for each in handles if each.name == "stablehlo.composite"}
+        symbols = [view.operation for view in beside if "sym_name" in view.operation.attributes]
+        named = [op for op in symbols if op.name == "sdy.mesh" or f"@{op.attributes['sym_name'].value}" in made_of]
+        module = ir.Module.parse("\n".join([*map(str, named), f"func.func public @main({types}) {{ return }}"]))
+        *_, main = module.body.operations
         body = main.regions[0].blocks[0]
         place, end = dict(zip(inputs, body.arguments)), body.operations[0]
         with ir.InsertionPoint(end):

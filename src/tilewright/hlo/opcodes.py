@@ -51,6 +51,7 @@ WRITTEN_OUT = {
     "asinh": (4, 10),
     "acosh": (4, 7),
     "atanh": (2, 4),
+    "next-after": (0, 20),
 }
 """Functions that the compiler writes out: operations of the transcendental and of the vector unit, counted in modules
 that it made.

@@ -241,18 +241,16 @@ def optimize(
     """
     chip = find_target(target)
     if program.kind != "stablehlo":
-        raise UnsupportedError(
-            "HLO text is the compiler's own result, with layouts assigned", how="optimize StableHLO or a JAX function"
-        )
+        own = "HLO text is the compiler's own result, with layouts assigned"
+        raise UnsupportedError(own, how="optimize StableHLO or a JAX function")
     allow_products &= allow_reassociation
     steps = pipeline(allow_reassociation, allow_products) if passes is None else parse_pipeline(passes)
     acting = chosen(() if rules is None and passes is not None else rules)
     place((8, 128), "f32", chip)  # a target without a rule for whole programs says so here
     try:
         with collector_paused():
-            acts = Acting(
-                chip, acting, assume_finite, allow_reassociation, keep_regions=regions, judged=judge is not None
-            )
+            judged = judge is not None
+            acts = Acting(chip, acting, assume_finite, allow_reassociation, keep_regions=regions, judged=judged)
             optimized, done = _rewrite(program, chip, steps, acts)
         if judge is not None:
             optimized = _judged(optimized, steps, done, judge)

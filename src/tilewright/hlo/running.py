@@ -245,9 +245,8 @@ class TracedProgram:
             return jax.vjp(smooth, *(flat[i] for i in active))[1](tuple(flat[count:]))  # type: ignore[no-any-return]
 
         specs = [*self.in_avals, *(out for out, is_present in zip(outputs, present) if is_present)]
-        return self._once(
-            ("pull", tuple(active), tuple(present)), lambda: TracedProgram.trace(pull, specs, self.settings)
-        )
+        traced = lambda: TracedProgram.trace(pull, specs, self.settings)  # noqa: E731
+        return self._once(("pull", tuple(active), tuple(present)), traced)
 
     def derivative(self, active: Sequence[int]) -> LinearMap:
         """The derivative with respect to some arguments, at all of them."""

@@ -95,9 +95,8 @@ def run(
             with stages.stage("model"):
                 subject = load_subject(model, tuple(arguments))
             studied, _ = _study_on(chip, subject, config, stages)
-            return _finished(
-                subject, chip, studied, None, {"embeddings": "the program has no embedding tables"}, stages
-            )
+            absent = {"embeddings": "the program has no embedding tables"}
+            return _finished(subject, chip, studied, None, absent, stages)
         asked = _Asked(model, steps, batch, data, scale, seed, config)
         return _run_recommender(asked, chip, chips, stages)
 

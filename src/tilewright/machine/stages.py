@@ -138,9 +138,8 @@ def compare(
             share = difference / max(size, 1e-30)
             if not share <= ALLOWED:
                 place = f"input {number}, output {jax.tree_util.keystr(path)}"
-                raise CheckFailed(
-                    f"the rewritten step differs from the original by {share:.1e} of its size", where=place
-                )
+                what = f"the rewritten step differs from the original by {share:.1e} of its size"
+                raise CheckFailed(what, where=place)
             worst, largest = max(worst, share), max(largest, difference)
     return worst, largest, outputs
 

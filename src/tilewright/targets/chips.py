@@ -477,9 +477,8 @@ def _by_clock(
     Of several ``cores`` that are one device each does its part, but one the steps of a grid (``_kcycles``).
     """
     if matrix is None or not (chip.values.get("ghz") and chip.values.get("cores")):
-        raise UsageError(
-            "ghz, cores and a section [matrix] are needed", where="time.kernel", how="ghz = 1.75, cores = 1"
-        )
+        what = "ghz, cores and a section [matrix] are needed"
+        raise UsageError(what, where="time.kernel", how="ghz = 1.75, cores = 1")
     cycle = 1 / chip["ghz"] / chip["cores"]
     units = {"_cycles": ("_ns", cycle), "_kb_a_cycle": ("_mb_per_us", 1 / cycle), "_kcycles": ("_us", 1 / chip["ghz"])}
     made = {}

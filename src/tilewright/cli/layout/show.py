@@ -121,9 +121,8 @@ def one_array(text: str, leaf: str | None = None) -> layouts.TensorLayout:
             raise UsageError(f"the tuple has {len(layout.elements)} elements, from 0 on", where=f"--leaf {leaf}")
         layout = layout.elements[number]
     if isinstance(layout, layouts.TupleLayout):
-        raise UsageError(
-            f"{layout} is a tuple", how="give the text of one of its elements, or --leaf to draw and explain"
-        )
+        what = f"{layout} is a tuple"
+        raise UsageError(what, how="give the text of one of its elements, or --leaf to draw and explain")
     return layout
 
 

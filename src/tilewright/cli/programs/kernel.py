@@ -18,6 +18,7 @@ from tilewright.cli.options import Files, swept
 from tilewright.cli.programs.program import PROGRAM_HELP, ArgOption, ProgramArgument, load_program
 from tilewright.errors import CheckFailed, UsageError
 from tilewright.render.delivery import Line, Output, deliver, remark
+from tilewright.render.formats import counted
 from tilewright.render.tables import Column, Table
 
 _ToJson = Annotated[Output, Files(".json")]
@@ -154,7 +155,7 @@ def run(
         ran = hlo.run_kernels(program, *(arg or []), seed=seed)
     deliver(ran, to)
     if ran.faults:
-        raise CheckFailed(f"{len(ran.faults)} faults", where=program)
+        raise CheckFailed(counted(len(ran.faults), "fault"), where=program)
 
 
 def _tuned(of: Kernels, given: dict[str, Any], names: Sequence[str]) -> list[_Trial]:

@@ -254,9 +254,8 @@ def verify(
     if save and not save.endswith(".npz"):
         raise UsageError("inputs are written as .npz", where=save)
     need("jax", "jaxlib", what="`verify`")
-    before, after = (
-        load_program(source, arg if ".py" in source or ":" in source else None) for source in (original, rewritten)
-    )
+    given = {source: arg if ".py" in source or ":" in source else None for source in (original, rewritten)}
+    before, after = (load_program(source, given[source]) for source in (original, rewritten))
     # First: the TPU compiler may not be installed.
     compiled = hlo.compare_on_tpu(before, after, tpu, timeout=timeout) if tpu else None
     options: dict[str, Any] = {"bit_exact": bit_exact, "inputs": inputs, "eager": eager, "seconds": timeout}

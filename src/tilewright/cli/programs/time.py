@@ -173,9 +173,8 @@ def _largest(name: str, program: str, chip: targets.Target, of: programs.Program
         return peak
 
     if need(1) > memory.usable:
-        raise UsageError(
-            f"nothing fits {chip.name}, not even {name} 1", where="--largest", how="run says what to change"
-        )
+        what = f"nothing fits {chip.name}, not even {name} 1"
+        raise UsageError(what, where="--largest", how="run says what to change")
     fits, over = 1, 2
     while over <= _MOST and need(over) <= memory.usable:
         fits, over = over, 2 * over

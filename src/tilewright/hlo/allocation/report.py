@@ -122,9 +122,8 @@ def _vector_memory(message: AllocatorMessage, explained: Sequence[Explained]) ->
     if message.kind is Kind.SINGLE and message.used and message.limit:
         times = -(-message.used.bytes // max(1, message.limit.bytes))
         yield f"cut the kernel's block (BlockSpec) into at least {times} parts; the grid then reads them in turn"
-    kernel = "tpu_custom_call" in message.instruction.text or any(
-        "custom-call" in a.label.opcode or "pallas_call" in a.op_name for a in message.allocations
-    )
+    called = ("custom-call" in a.label.opcode or "pallas_call" in a.op_name for a in message.allocations)
+    kernel = "tpu_custom_call" in message.instruction.text or any(called)
     yield "smaller blocks (BlockSpec, block_q and the like): two copies of each window are kept, one being filled"
     if message.kind is not Kind.SINGLE and message.used and message.limit and message.used.bytes > message.limit.bytes:
         yield _higher_limit(message.used.bytes, kernel)
@@ -334,9 +333,8 @@ def _explain(message: AllocatorMessage) -> AllocationReport:
         notes += _disagreeing(each, shape)
     shapes = {allocation.number: shape for allocation, shape in explained}
     fixes = find_fixes(explained, message.space)
-    return AllocationReport(
-        message, meaning(message), shapes, fixes, (*advice(message, explained), *_named(message)), tuple(notes)
-    )
+    advised = (*advice(message, explained), *_named(message))
+    return AllocationReport(message, meaning(message), shapes, fixes, advised, tuple(notes))
 
 
 def _disagreeing(each: Allocation, shape: PaddedShape) -> Iterator[str]:

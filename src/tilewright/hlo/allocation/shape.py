@@ -194,9 +194,7 @@ _BUILT = ("broadcast", "iota", "one_hot", "OneHot")
 class Fix:
     """A change that saves bytes: those of its two layouts; nothing else is stored."""
 
-    kind: (
-        str  # of KINDS: do without the copy, recompute, checkpoint, order of dims, merged dims, wider minor dim, dtype
-    )
+    kind: str  # of KINDS: without the copy, recompute, checkpoint, order of dims, merged dims, wider minor dim, dtype
     allocations: tuple[int, ...]  # numbers of the allocations it is about, all of one shape
     before: str  # the shape as it is
     arrays_before: int  # how many there are

@@ -392,10 +392,9 @@ def compiler_of(target: Target) -> str:
 
 def _change(before: Cost, after: Cost) -> str:
     if before.moved or after.moved or not before.charged:
-        padding = (
-            f", other operations write {bytes_text(after.padded)} of padding instead of {bytes_text(before.padded)}"
-        )
         moves = f"reshapes and transposes move {bytes_text(after.moved)} instead of {bytes_text(before.moved)}"
+        instead = f"{bytes_text(after.padded)} of padding instead of {bytes_text(before.padded)}"
+        padding = f", other operations write {instead}"
         strides = f", sums that leave the innermost dim count {bytes_text(after.strided - before.strided)}"
         widened = f", conversions add {bytes_text(after.converted - before.converted)}"
         return (
@@ -418,9 +417,8 @@ def _what_remains(body: Block, target: Target) -> str:
 
 
 def _describe(region: Region) -> str:
-    kinds: Counter[str] = Counter(
-        "elementwise" if is_elementwise(op) else op.name.partition("_")[0] for op in region.operations
-    )
+    named = ("elementwise" if is_elementwise(op) else op.name.partition("_")[0] for op in region.operations)
+    kinds: Counter[str] = Counter(named)
     seed = next(op.result for op in region.operations if op.result.shape == region.shape)
     return f"{seed.xla}: " + ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
 

@@ -339,9 +339,8 @@ def in_order(operations: Sequence[Node]) -> list[Node]:
     order, later = sorted(operations, key=attrgetter("position")), set(operations)
     for op in order:
         later.discard(op)
-        if not later.isdisjoint(
-            [v.operation for v in (op.operands if not op.blocks else (*op.operands, *captured(op)))]
-        ):
+        read = op.operands if not op.blocks else (*op.operands, *captured(op))
+        if not later.isdisjoint([value.operation for value in read]):
             break
     else:
         return order

@@ -128,7 +128,7 @@ class KernelCheck:
 
     def times(self) -> Iterator[str | Table]:
         """What the terminal shows of its time: by what bounds its steps, and the steps that take most of it."""
-        if not self.seconds:
+        if not self.seconds or not self.ok:
             why = "; ".join(self.notes) or "nothing in it takes time"
             yield f"{self.name}: no time: {why if self.ok else 'it does not compile'}"
             return
@@ -263,15 +263,13 @@ def refused(error: BaseException) -> KernelCheck:
     """What JAX said while it lowered a kernel, as a check that is not ok."""
     while error.__cause__ is not None:
         error = error.__cause__
-    text = " ".join(str(error).split())
-    known = explain_kernel(f"{type(error).__name__}: {text}")
-    kind = next(
-        (kind for kind, words in _KINDS if re.search(words, f"{type(error).__name__} {text}", re.I)), "lowering"
-    )
+    text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    known = explain_kernel(text)
+    kind = next((kind for kind, words in _KINDS if re.search(words, text, re.I)), "lowering")
     call = _CALL.search(text)
     line = place_text(call[2]) if call else users_line(error)
     suggestion = known[0].how if known else ""
-    problem = Problem(kind, known[0].meaning if known else f"{type(error).__name__}: {text[:400]}", line, suggestion)
+    problem = Problem(kind, known[0].meaning if known else text[:400], line, suggestion)
     return KernelCheck(call[1] if call else "kernel", False, (problem,), line)
 
 
@@ -301,9 +299,8 @@ def _checked(op: Operation, program: Program, chip: Target, step: StepTime | Non
     try:
         kernel = _kernel_of(op)
     except TilewrightError as error:
-        return KernelCheck(
-            op.name, False, (Problem("reading", error.what, str(op.source or "")),), str(op.source or "")
-        )
+        line = str(op.source or "")
+        return KernelCheck(op.name, False, (Problem("reading", error.what, line),), line)
     near = near_arrays(op, kernel.windows, program.kind, chip)
     memory, limit = memory_of(kernel, chip, near), limit_of(kernel, chip)
     cut = [] if kernel.sparse or program.kind != "stablehlo" else list(_cut_tiles(kernel))
@@ -535,11 +532,11 @@ def advice(kernel: Kernel, whole: Pipeline | None, chip: Target) -> Iterator[str
     bounds, times = whole.by_bound, [step.moment.times for step in whole.steps]
     waits = bounds.get("hbm", 0.0) / whole.us
     found = list(_movement(kernel, waits * sum(step.moved_us * n for step, n in zip(whole.steps, times))))
-    latency = bounds.get("latency", 0.0)
-    if latency > 2 * _SAID * whole.us:
-        steps = count_text(round(sum(n for step, n in zip(whole.steps, times) if not step.moment.alone)))
+    latency, steps = bounds.get("latency", 0.0), sum(n for step, n in zip(whole.steps, times) if not step.moment.alone)
+    if latency > 2 * _SAID * whole.us and steps > 1:
         busy = sum(max([step.moved_us, *step.units.values()]) * n for step, n in zip(whole.steps, times))
-        words = f"larger blocks: beginning its {steps} steps takes {percent_text(latency / whole.us)} of the time"
+        share = percent_text(latency / whole.us)
+        words = f"larger blocks: beginning its {count_text(round(steps))} steps takes {share} of the time"
         found.append((min(latency, whole.us - busy), words))
     if waits > 0.5:
         found.append((0.0, "it waits for HBM: blocks that are kept for more steps, or a narrower type"))

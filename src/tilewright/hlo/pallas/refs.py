@@ -235,13 +235,11 @@ class Transfers:
             if dest.meets(other.dest):
                 self.fault("copies overlap", f"into {dest.ref.name} goes already a copy {_begun(other)}")
             elif dest.meets(other.source):
-                self.fault(
-                    "write under a copy", f"a copy into {dest.ref.name}, from where a copy {_begun(other)} reads"
-                )
+                text = f"a copy into {dest.ref.name}, from where a copy {_begun(other)} reads"
+                self.fault("write under a copy", text)
             if source.meets(other.dest):
-                self.fault(
-                    "read under a copy", f"a copy from {source.ref.name}, into which a copy {_begun(other)} writes"
-                )
+                text = f"a copy from {source.ref.name}, into which a copy {_begun(other)} writes"
+                self.fault("read under a copy", text)
         self.race(source, copy.lane, "read")
         if dest.ref.far:
             self.race(dest, copy.lane, "written")
@@ -327,9 +325,8 @@ class Window:
         self.back(program)
         self.index = index
         if self.result and index in self.seen and not self.aliased:
-            program.fault(
-                "revisited output", f"block {index} of {self.array.name} comes back in step {program.ids}", ""
-            )
+            text = f"block {index} of {self.array.name} comes back in step {program.ids}"
+            program.fault("revisited output", text, "")
         self.seen.add(index)
         shape, whole = [size or 1 for size in self.sizes], self.array.values.shape
         wanted = [k * stride for k, stride in zip(index, self.strides)]

@@ -22,7 +22,7 @@ from tilewright.hlo.pallas.refs import Array, Copy, Part, Ref, Transfers, Window
 from tilewright.hlo.program import Source
 from tilewright.hlo.reading.python_source import python_call
 from tilewright.hlo.reading.sources import users_line
-from tilewright.render.formats import count_text, place_text
+from tilewright.render.formats import count_text, counted, place_text
 from tilewright.targets import target
 
 _MOST_STEPS = 1 << 14
@@ -94,7 +94,8 @@ class KernelRun:
 
     def lines(self) -> Iterator[str]:
         """What the terminal shows."""
-        yield f"{self.name}: {count_text(self.steps)} steps run block by block: {len(self.faults) or 'no'} faults"
+        faults = counted(len(self.faults), "fault") if self.faults else "no faults"
+        yield f"{self.name}: {counted(self.steps, 'step')} run block by block: {faults}"
         if self.uncompared:
             yield f"  not compared with Pallas' interpreter: {self.uncompared}"
         else:
@@ -267,9 +268,8 @@ class _Program:
         if hasattr(inner, "consts") and not name.startswith("reduce"):
             return self.evaluate(inner.jaxpr, inner.consts, given)
         if name == "shard_map" and params["mesh"].size > 1:
-            raise UnsupportedError(
-                "a shard_map over several devices is not followed", how="run the function of a shard"
-            )
+            several = "a shard_map over several devices is not followed"
+            raise UnsupportedError(several, how="run the function of a shard")
         if name in ("checkpoint", "shard_map"):
             return self.evaluate(inner, (), given)
         if any(isinstance(value, Ref) for value in given) or name == "get_barrier_semaphore":
@@ -292,9 +292,7 @@ class _Program:
         import jax.numpy as jnp
 
         params, body = eqn.params, eqn.params["jaxpr"]
-        if (
-            "ft_in" in params
-        ):  # later than JAX 0.10: the three kinds of arguments as trees, and a jaxpr without constants
+        if "ft_in" in params:  # later than JAX 0.10: the three kinds of arguments as trees, a jaxpr without constants
             kept, carried, _ = map(len, params["ft_in"].unpack())
         else:
             kept, carried = params["num_consts"], params["num_carry"]
@@ -478,9 +476,8 @@ class _Program:
 
     def _on_mesh(self, name: str, jaxpr: Any, mesh: Any, refs: Sequence[Ref], arrays: Sequence[Any]) -> None:
         if type(mesh).__name__ != "TensorCoreMesh":
-            raise UnsupportedError(
-                f"{name} runs on SparseCores, whose kernels are not run", how="tilewright kernel time"
-            )
+            sparse = f"{name} runs on SparseCores, whose kernels are not run"
+            raise UnsupportedError(sparse, how="tilewright kernel time")
         sizes, vars_ = dict(mesh.shape), (*jaxpr.constvars, *jaxpr.invars)
         self._counted(name, prod(sizes.values()), arrays)
         for ref, var in zip(refs, vars_):

@@ -177,9 +177,7 @@ class XlaValues:
 
     def text(self, nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[Value]) -> str:
         """The StableHLO of a module whose main is these operations."""
-        return operations_module(
-            [node.handle for node in nodes], [v.handle for v in inputs], [v.handle for v in outputs]
-        )
+        return operations_module(*([one.handle for one in each] for each in (nodes, inputs, outputs)))
 
     def alone(self, node: Node) -> tuple[str, list[Value]]:
         """The module of one operation, and the values it takes; UnsupportedError for what cannot be run alone."""

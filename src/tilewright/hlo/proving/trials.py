@@ -204,9 +204,8 @@ def nudged(arguments: Sequence[Array], seed: int, wide: bool = False) -> list[Ar
                 moved.append(array)
                 continue
             widened = in_float64(array)
-            step = float(finfo(widened.real.dtype if wide else array.real.dtype).eps) * rng.choice(
-                [-1.0, 1.0], array.shape
-            )
+            eps = float(finfo(widened.real.dtype if wide else array.real.dtype).eps)
+            step = eps * rng.choice([-1.0, 1.0], array.shape)
             moved.append(np.asarray(widened * (1 + step)).astype(widened.dtype if wide else array.dtype))
     return moved
 

@@ -210,9 +210,8 @@ def verify(
     ``signature``) run here, with whatever this process has registered, and without these bounds; calls back into Python
     are refused. ``apart``: in the other process, too, where all that they call is known.
     """
-    options = dict[str, Any](
-        seed=seed, bit_exact=bit_exact, inputs=inputs, eager=eager, assume_finite=assume_finite, within=within
-    )
+    options: dict[str, Any] = {"seed": seed, "bit_exact": bit_exact, "inputs": inputs, "eager": eager}
+    options |= {"assume_finite": assume_finite, "within": within}
     own = original.signature is not None and rewritten.signature is not None
     if own and not (apart and all(map(_calls_are_known, (original, rewritten)))):
         return verify_here(original, rewritten, arguments, advance=advance, **options)

@@ -351,9 +351,8 @@ class _Reader(Scanner):
                     raise self.fail(f"'{name}' has {len(elements)} elements, not one numbered {index}", at)
                 shape, attributes = elements[int(index)], {"index": str(int(index))}
                 self.shapes[element] = shape
-                self.operations.append(
-                    Operation(element, "get-tuple-element", shape, (name,), (whole,), attributes, line=line)
-                )
+                taken = Operation(element, "get-tuple-element", shape, (name,), (whole,), attributes, line=line)
+                self.operations.append(taken)
             name = element
         return name
 

@@ -6,6 +6,7 @@ import re
 from functools import lru_cache
 
 from tilewright.errors import ParseError
+from tilewright.layout.index.types import xla_dtype
 
 # The words of HLO text as regular expressions; every one is linear in the text it meets.
 
@@ -277,3 +278,38 @@ def configuration(written: str) -> str:
     '{"body": 1}'
     """
     return written.replace("\\22", '"').replace('\\"', '"')
+
+
+# MLIR types as XLA shape text, so that StableHLO and HLO programs speak one notation.
+
+_TENSOR = re.compile(r"tensor<((?:(?:\d+|\?)x)*)([^,]*)(.*)>$", re.S)
+_BOUNDS = re.compile(r"bounds<([^<>]*)>")
+_ELEMENT = re.compile(r"(?:[su]?i\d+|b?f\d\w*|complex<\w+>)$")
+_OPAQUE = re.compile(r"\s*(?:[!*]|index\s*$)")
+_NO_TYPE = re.compile(r"[^\w<>]")  # in the name of an element type that there is not; who needs its size says so
+
+
+@lru_cache(maxsize=16384)
+def xla_shape(text: str) -> str:
+    """XLA text of an MLIR type; types that hold no array become ``opaque[]``.
+
+    >>> [xla_shape(t) for t in ("tensor<48x350xf32>", "tensor<i1>", "!stablehlo.token", "tensor<?x4xi8>")]
+    ['f32[48,350]', 'pred[]', 'token[]', 's8[?,4]']
+    """
+    if text == "!stablehlo.token":
+        return "token[]"
+    if _ELEMENT.match(text):
+        return f"{xla_dtype(text)}[]"
+    match = _TENSOR.match(text)
+    if match is None or _OPAQUE.match(match[2]):
+        return "opaque[]"
+    dims = match[1].split("x")[:-1]
+    if bounds := _BOUNDS.search(match[3]):
+        limits = [word.strip() for word in bounds[1].split(",")]
+        dims = [dim if limit == "?" else f"<={limit}" for dim, limit in zip(dims, limits)]
+    return f"{xla_dtype(_NO_TYPE.sub('_', match[2].strip()))}[{','.join(dims)}]"
+
+
+def xla_tuple(shapes: tuple[str, ...]) -> str:
+    """One shape as it is, several as a tuple, none as the empty tuple."""
+    return shapes[0] if len(shapes) == 1 else f"({', '.join(shapes)})"

@@ -188,9 +188,8 @@ def opened(block: Block, none: Collection[str]) -> list[tuple[tuple[int, ...], s
     nodes = [node for node in block.nodes if node.name == "memref.alloca" and node.result not in none]
     own = [memory_of(node.signature.partition(") -> ")[2]) for node in nodes]
     inside = [opened(inner, none) for node in block.nodes for inner in node.blocks]
-    return own + max(
-        inside, key=lambda buffers: sum(block_bytes(sizes, kind) for sizes, kind, _ in buffers), default=[]
-    )
+    taken = [sum(block_bytes(sizes, kind) for sizes, kind, _ in buffers) for buffers in inside]
+    return own + (inside[taken.index(max(taken))] if inside else [])
 
 
 def products_of(block: Block, buffers: Collection[str]) -> set[tuple[int, int, int, int, str]]:
@@ -374,9 +373,7 @@ class Part:
                     kind = vectors[0][1] if vectors else kind
                 elements = max(0, prod(dims))
                 if node.name == "tpu.strided_load" and min(shapes[0][0], default=-1) >= 0:
-                    elements = min(
-                        elements, prod(shapes[0][0])
-                    )  # what is loaded again and again is spread out by the load
+                    elements = min(elements, prod(shapes[0][0]))  # what is loaded again and again the load spreads out
                 if node.name in ("tpu.transpose", "vector.transpose"):
                     part.turned += 0 if node.result in multiplied else elements  # the unit takes a side as it stands
                     continue

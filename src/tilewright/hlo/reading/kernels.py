@@ -196,16 +196,20 @@ class Walk:
             operand = self.sizes_given + self.prefetch + number
             shape, dtype, space = records.memory_of(kind)
             array = tuple(self.arrays[operand]) if operand < len(self.arrays) else ()
-            if window is None or space != "vmem" or len(bounds := tuple(records.integers(window[2]))) != len(shape):
+            whole = window is None and not self.grid  # it comes before the one step, and goes behind it
+            bounds = shape if whole else tuple(records.integers(window[2])) if window else ()
+            if space != "vmem" or (window is None and not whole) or len(bounds) != len(shape):
                 outside = space if window is None or space != "vmem" else "other"
                 kernel.windows.append(Window(operand, 0.0, 0, shape, array, dtype, outside, 1))
                 moves.append(None)
                 continue
-            known = array if len(array) == len(bounds) and "element_window" not in items[number] else ()
-            places = self._places(self.functions.get(window[1]), [-(-n // max(1, d)) for n, d in zip(known, bounds)])
+            item = items[number] if window else ""
+            known = array if len(array) == len(bounds) and "element_window" not in item else ()
+            transform = self.functions.get(window[1]) if window else None
+            places = self._places(transform, [-(-n // max(1, d)) for n, d in zip(known, bounds)])
             moved = records.moves_of(places, self.grid, bounds, known, dtype)
             moves.append(moved)
-            alone = "synchronous" in items[number] or kernel.steps <= 1 or (known == bounds and moved.fetches == 1)
+            alone = "synchronous" in item or kernel.steps <= 1 or (known == bounds and moved.fetches == 1)
             kernel.windows.append(
                 Window(
                     *(operand, moved.megabytes, moved.fetches, bounds, array, dtype, space, 1 if alone else 2),
@@ -287,13 +291,9 @@ class Walk:
         """The grid's indices and the tables as numbers, under the names that a function gives them."""
         rank = len(self.grid)
         for k, (name, _) in enumerate(arguments[:rank]):
-            one = self.grid[k] == 1
-            if self.grid[k] > _MOST_STEPS:
-                self.numbers[name] = UNKNOWN
-                continue
-            self.numbers[name] = (
-                0 if one else np.arange(self.grid[k]).reshape([-1 if d == k else 1 for d in range(rank)])
-            )
+            size, along = self.grid[k], [-1 if d == k else 1 for d in range(rank)]
+            many = size > _MOST_STEPS
+            self.numbers[name] = UNKNOWN if many else 0 if size == 1 else np.arange(size).reshape(along)
         for name, kind in arguments[rank:]:
             sizes, _, space = records.memory_of(kind)
             if space == "smem":

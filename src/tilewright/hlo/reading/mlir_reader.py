@@ -10,13 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
+from itertools import islice
 from sys import intern
 
+from tilewright.hlo.opcodes import ELEMENTWISE, PRODUCTS
 from tilewright.hlo.program import Computation, Operation, Program, Source, convolution_attributes
-from tilewright.hlo.reading.hlo_scan import BLANK, Scanner, configuration
+from tilewright.hlo.reading.hlo_scan import BLANK, Scanner, configuration, xla_shape, xla_tuple
 from tilewright.hlo.reading.sources import Locations
-from tilewright.layout.index.types import xla_dtype
 
 # The words of MLIR text; every pattern is linear in the text it meets.
 
@@ -55,7 +56,7 @@ _BINDING = re.compile(rf"\s*=\s*({_VALUE})(?:#(\d{{1,6}}))?")
 #: The module's name.
 _MODULE = re.compile(r"module(?:\s+@([\w$.\-]+|\"[^\"]*\"))?")
 #: The name of a function, or of the one that is called, in the generic form.
-_SYMBOL = re.compile(r'\b(?:sym_name\s*=\s*"([^"]*)"|callee\s*=\s*@([\w$.\-]+))')
+_SYMBOL = re.compile(r'\b(?:sym_name\s*=\s*"([^"]*)"|(?:callee|decomposition)\s*=\s*@([\w$.\-]+))')
 #: One operand.
 _USE = re.compile(rf"({_VALUE})(?:#(\d{{1,6}}))?")
 # The few attributes of StableHLO operations that a report reads, from the printed and from the generic form.
@@ -70,6 +71,8 @@ _PADDING = re.compile(r"\b(low|high|interior)\s*=\s*\[([-\d,\s]*)\]")
 _DOT = re.compile(r"\b(batching|contracting)_dims\s*=\s*\[([\d,\s]*)\]\s*x\s*\[([\d,\s]*)\]")
 _DOT_GENERIC = re.compile(r"\b([lr]hs)_(batching|contracting)_dimensions\s*=\s*\[([\d,\s]*)\]")
 _DOT_KEYS = {"batching": "batch_dims", "contracting": "contracting_dims"}
+_DOT_OF_COMPOSITE = ("lhs_batch_dims", "rhs_batch_dims", "lhs_contracting_dims", "rhs_contracting_dims")
+_DENSE = re.compile(r"dense<\[?([\d,\s]*)\]?>\s*:\s*tensor<\d+xi64>")
 _PRECISION = re.compile(r"\bprecision(?:_config)?\s*=\s*\[[^\]]*\b(HIGHEST|HIGH)\b")
 _LABELS = re.compile(r"\[([\w,\s]+)\]\s*x\s*\[([\w,\s]+)\]\s*->\s*\[([\w,\s]+)\]")
 _GROUP_COUNTS = re.compile(r"\b(feature_group_count|batch_group_count)\s*=\s*(\d{1,9})")
@@ -109,9 +112,10 @@ def _i64s(array: str | None, listed: str | None, dense: str | None, count: str |
 
 
 def _dot(text: str) -> dict[str, str]:
-    """Dims under HLO's names: ``lhs_contracting_dims`` ..., from the printed or the generic form."""
+    """Dims under HLO's names: ``lhs_contracting_dims`` ..., from the printed or the generic form, or a composite's."""
     parts = [(f"{side}_{_DOT_KEYS[m[1]]}", m[k]) for m in _DOT.finditer(text) for k, side in ((2, "lhs"), (3, "rhs"))]
     parts = parts or [(f"{m[1]}_{_DOT_KEYS[m[2]]}", m[3]) for m in _DOT_GENERIC.finditer(text)]
+    parts = parts or [*zip(_DOT_OF_COMPOSITE, _DENSE.findall(text))]
     return {key: "{" + dims.replace(" ", "") + "}" for key, dims in parts}
 
 
@@ -264,39 +268,6 @@ _READERS: dict[str, Callable[[str], dict[str, str]]] = {
 }
 
 
-# MLIR types as XLA shape text, so that StableHLO and HLO programs speak one notation.
-
-_TENSOR = re.compile(r"tensor<((?:(?:\d+|\?)x)*)([^,]*)(.*)>$", re.S)
-_BOUNDS = re.compile(r"bounds<([^<>]*)>")
-_ELEMENT = re.compile(r"(?:[su]?i\d+|b?f\d\w*|complex<\w+>)$")
-
-
-@lru_cache(maxsize=16384)
-def xla_shape(text: str) -> str:
-    """XLA text of an MLIR type; types that hold no array become ``opaque[]``.
-
-    >>> [xla_shape(t) for t in ("tensor<48x350xf32>", "tensor<i1>", "!stablehlo.token", "tensor<?x4xi8>")]
-    ['f32[48,350]', 'pred[]', 'token[]', 's8[?,4]']
-    """
-    if text == "!stablehlo.token":
-        return "token[]"
-    if _ELEMENT.match(text):
-        return f"{xla_dtype(text)}[]"
-    match = _TENSOR.match(text)
-    if match is None or not _ELEMENT.match(match[2].strip()):
-        return "opaque[]"
-    dims = match[1].split("x")[:-1]
-    if bounds := _BOUNDS.search(match[3]):
-        limits = [word.strip() for word in bounds[1].split(",")]
-        dims = [dim if limit == "?" else f"<={limit}" for dim, limit in zip(dims, limits)]
-    return f"{xla_dtype(match[2].strip())}[{','.join(dims)}]"
-
-
-def xla_tuple(shapes: tuple[str, ...]) -> str:
-    """One shape as it is, several as a tuple, none as the empty tuple."""
-    return shapes[0] if len(shapes) == 1 else f"({', '.join(shapes)})"
-
-
 def _constants_at_readers(operations: list[Operation]) -> tuple[Operation, ...]:
     """Constants of a whole function (``jit(f)``) stand at the call; they get the line of what reads them first."""
     lost = {
@@ -320,8 +291,19 @@ def _uses(parts: Sequence[str]) -> list[str]:
 _REGIONS = {"while": ("cond", "body"), "reduce": ("reducer",), "if": ("true", "false")}
 _DIALECTS = ("stablehlo.", "chlo.", "func.", "mhlo.")
 _CONTAINERS = frozenset({"func", "module", "builtin.module"})
-_NAMED = _CONTAINERS | {"call"}
+_NAMED = _CONTAINERS | {"call", "composite"}
 _DEEPEST = 100
+STAND_INS = ("composite", "custom_call")
+"""What an operation may be that stands for one which StableHLO lacks."""
+_LACKING = re.compile(r'"chlo\.(\w+)"|@mhlo\.(\w+)')
+_LENT = {name.replace("-", "_") for name in ELEMENTWISE | PRODUCTS} | {"top_k", "topk"}
+
+
+def _meant(opcode: str, text: str) -> str:
+    """The operation that ``jax.export`` has written as a stand-in; of others a call, or what it was."""
+    named = _LACKING.search(text)
+    name = (named[1] or named[2]) if named else ""
+    return name if name in _LENT else "call" if opcode == "composite" else opcode
 
 
 def region_kind(opcode: str, number: int) -> str:
@@ -373,12 +355,13 @@ class _Reader(Scanner):
         self.donated: dict[str, list[tuple[int, str]]] = {}
         self.depth = 0
         self.known: dict[tuple[str, ...], Operation] = {}
+        self.unused: set[str] = set()  # functions that a stand-in names, for whoever does not know what it stands for
 
     def program(self) -> Program:
         sink: list[Operation] = []
         while not self.ended():
             self._operation(sink, "")
-        read = [computation for computation in self.computations if computation is not None]
+        read = [c for c in self.computations if c is not None and c.name.partition("/")[0] not in self.unused]
         if not read:
             raise self.fail("the module has no function")
         functions = [c.name for c in read if "/" not in c.name]
@@ -672,15 +655,17 @@ class _Reader(Scanner):
         types = tuple(head.types)
         if len(types) != count:
             types = (types[-1:] or ("opaque[]",)) * count
-        done = 0
+        of_each = iter(types)
         for name, number in names:
             if name in self.scopes[-1]:
                 raise self.fail(f"{name} is defined twice", start)
-            self.scopes[-1][name] = types[done : done + int(number or 1)]
-            done += int(number or 1)
+            self.scopes[-1][name] = tuple(islice(of_each, int(number or 1)))
         if head.interleaved:  # `reduce(%a init: %x), (%b init: %y)` has the operands a, b, x, y
             head.operands = head.operands[::2] + head.operands[1::2]
             head.shapes = head.shapes[::2] + head.shapes[1::2]
+        if head.opcode in STAND_INS:
+            head.opcode = _meant(head.opcode, self.text[start : self.at])
+            self.unused |= {head.symbol} if head.opcode in _LENT else set()
         calls = (*head.calls, *((head.symbol,) if head.opcode == "call" and head.symbol else ()))
         return Operation(
             *(names[0][0] if names else "", head.opcode, xla_tuple(types), tuple(head.operands), tuple(head.shapes)),

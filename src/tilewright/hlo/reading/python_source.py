@@ -220,9 +220,8 @@ def _over(mesh: Mapping[str, int] | None) -> AbstractContextManager[Any]:
     import jax
 
     kinds = (jax.sharding.AxisType.Auto,) * len(mesh)
-    return jax.sharding.use_abstract_mesh(
-        jax.sharding.AbstractMesh(tuple(mesh.values()), tuple(mesh), axis_types=kinds)
-    )
+    abstract = jax.sharding.AbstractMesh(tuple(mesh.values()), tuple(mesh), axis_types=kinds)
+    return jax.sharding.use_abstract_mesh(abstract)
 
 
 def python_call(

@@ -171,9 +171,8 @@ def _mark(place: Place, sharding: Sharding, alone: bool, name: str) -> str | Non
 def cuts_text(sharding: Sharding, rank: int) -> str:
     """``{"d"}, {?}``: the axes that cut each dim of an array, as Shardy has them."""
     dims = [*sharding.dims, *[()] * (rank - len(sharding.dims))]
-    return ", ".join(
-        "{" + ", ".join([*map(str, dim), *["?"] * (k in sharding.open)]) + "}" for k, dim in enumerate(dims)
-    )
+    cuts = ([*map(str, dim), *["?"] * (k in sharding.open)] for k, dim in enumerate(dims))
+    return ", ".join("{" + ", ".join(cut) + "}" for cut in cuts)
 
 
 def _marked(text: str, place: Place, mark: str) -> str:

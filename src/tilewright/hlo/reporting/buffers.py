@@ -269,9 +269,8 @@ class Lifetimes:
         def narrowed(op: Operation) -> Operation:
             told = zip(op.operands, op.operand_shapes)
             operands = tuple(shape.replace("f32", "bf16", 1) if name in narrow else shape for name, shape in told)
-            return replace(
-                op, shape=op.shape.replace("f32", "bf16", 1) if op.name in narrow else op.shape, operand_shapes=operands
-            )
+            shape = op.shape.replace("f32", "bf16", 1) if op.name in narrow else op.shape
+            return replace(op, shape=shape, operand_shapes=operands)
 
         return self._with(tuple(narrowed(op) for op in program.entry.operations))
 

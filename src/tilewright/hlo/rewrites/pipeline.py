@@ -58,9 +58,8 @@ def parse_pipeline(text: str) -> tuple[Step, ...]:
         if match[1] in catalogue() and not match[2]:
             steps.append(catalogue()[match[1]])
         elif match[1] not in REWRITES:
-            raise ParseError(
-                f"no rewrite called '{match[1]}'", text=text, column=match.start(1), how=f"known: {DEFAULT_PIPELINE}"
-            )
+            what, how = f"no rewrite called '{match[1]}'", f"known: {DEFAULT_PIPELINE}"
+            raise ParseError(what, text=text, column=match.start(1), how=how)
         else:
             steps.append(_with_options(REWRITES[match[1]], match, text))
         at = match.end()

@@ -146,9 +146,8 @@ def _collective(
         share = (size - 1) / size * (2 if kind == "all-reduce" and not kept else 1)
     sizes = map(context.layout, _sent(op, kind))
     sent = sum(layout.size_bytes for layout in sizes if layout is not None)
-    return Collective(
-        *(op.name, kind, groups, round(share * sent), op.source, computation.name, op.op_name, op.shape, op.line)
-    )
+    place = op.source, computation.name, op.op_name, op.shape, op.line
+    return Collective(op.name, kind, groups, round(share * sent), *place)
 
 
 def _sent(op: Operation, kind: str) -> Iterator[str]:

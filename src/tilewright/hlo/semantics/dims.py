@@ -47,12 +47,18 @@ def matrix_kind(shape: str) -> str:
 def matrix_passes(op: Operation) -> int:
     """How often a product passes the matrix unit: of float32 3 times where HIGH precision is asked for, HIGHEST 6.
 
-    Such a product is made of those of its operands' parts in bfloat16; by default the first parts alone count.
+    Such a product is made of those of its operands' parts in bfloat16; by default the first parts alone count. One of
+    complex numbers is made of products of reals.
     """
     asked = op.attributes.get("operand_precision", "")
-    if not asked or not all(shape.startswith("f32") for shape in op.operand_shapes[:2]):
-        return 1
-    return 6 if "highest" in asked else 3 if "high" in asked else 1
+    if not asked or not all(shape.startswith(("f32", "c64")) for shape in op.operand_shapes[:2]):
+        return real_products(op)
+    return real_products(op) * (6 if "highest" in asked else 3 if "high" in asked else 1)
+
+
+def real_products(op: Operation) -> int:
+    """Of how many of reals a product is made: 3 of complex ones (modules of v6e); a Fourier transform says its own."""
+    return 3 if op.opcode != "fft" and op.operand_shapes and op.operand_shapes[0].startswith("c") else 1
 
 
 def gathered_rows(op: Operation, indices: Shaped, result: Shaped) -> int:
@@ -95,7 +101,7 @@ def is_of_vectors(op: Operation, operands: Sequence[Shaped], result: Shaped) -> 
 
 
 def product_flops(op: Operation, operands: Sequence[Shaped], result: Shaped) -> int:
-    """Multiplications and additions of a product, as XLA counts them: none for padding or holes, or sizes unknown.
+    """Multiplications and additions of reals, as XLA counts them: none for padding or holes, or sizes unknown.
 
     >>> from types import SimpleNamespace as Shape
     >>> labels = {"dim_labels": "b01f_01io->b01f", "window": "{size=3x3 pad=1_1x1_1}", "feature_group_count": "8"}
@@ -105,8 +111,10 @@ def product_flops(op: Operation, operands: Sequence[Shaped], result: Shaped) -> 
     """
     if "dim_labels" in op.attributes and len(operands) > 1:
         found = _convolution(op, operands, result)
-        return 2 * prod((found.batch, found.features, found.depth, *(d.pairs for d in found.dims))) if found else 0
-    return 2 * prod(product_sizes(op, operands, result) or (0,))
+        sizes = (found.batch, found.features, found.depth, *(d.pairs for d in found.dims)) if found else (0,)
+    else:
+        sizes = product_sizes(op, operands, result) or (0,)
+    return 2 * real_products(op) * prod(sizes)
 
 
 @dataclass(frozen=True)

@@ -295,7 +295,6 @@ def _replicated(log: str, one: str) -> tuple[Replicated, ...]:
         opcode = re.search(r" ([a-z][\w\-]*)\(", text)
         op_name = named[1] if named else ""
         key = op_name or name, shape[0] if shape else "", was, becomes
-        found.setdefault(
-            key, Replicated(name, opcode[1] if opcode else "", key[1], was, becomes, op_name, lines.get(op_name))
-        )
+        made = opcode[1] if opcode else ""
+        found.setdefault(key, Replicated(name, made, key[1], was, becomes, op_name, lines.get(op_name)))
     return tuple(found.values())

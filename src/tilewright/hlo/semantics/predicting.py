@@ -24,7 +24,8 @@ from tilewright.hlo.inlining import DEEPEST, as_choice, dims_of
 from tilewright.hlo.ir import ir, parse_module
 from tilewright.hlo.opcodes import ELEMENTWISE, PRODUCTS
 from tilewright.hlo.program import Computation, Operation, Program
-from tilewright.hlo.reading.mlir_reader import attributes_of, region_kind, xla_shape, xla_tuple
+from tilewright.hlo.reading.hlo_scan import xla_shape, xla_tuple
+from tilewright.hlo.reading.mlir_reader import STAND_INS, attributes_of, region_kind
 from tilewright.hlo.rewrites.cleanup import merging_key
 from tilewright.hlo.rewrites.inline import Inline, inlinable
 from tilewright.hlo.rewrites.pipeline import NEWEST, normal_form
@@ -110,6 +111,7 @@ class _Reader(Reader):
     def __init__(self, program: Program, once: bool) -> None:
         super().__init__()
         self.program, self.once, self.called, self.gone = program, once, False, 0
+        self.stood_for = {*_DECOMPOSITION.findall(program.text)} - program.by_name.keys()  # by an operation we know
         self.private: dict[str, Any] = {}  # functions that are put in place of their calls, and their bodies
         self.alike: dict[tuple[object, ...], tuple[Node, int]] = {}
         self.numbers: dict[Hashable, int] = {}  # of all that operations say
@@ -132,13 +134,14 @@ class _Reader(Reader):
             used = (op.handle for name in open_ for op in operations_in(bodies[name]) if op.name not in PURE)
             words = {word for op in used for key in op.attributes for word in _SYMBOL.findall(str(op.attributes[key]))}
             open_ = words & bodies.keys() - named
-        return [body for name, body in bodies.items() if name in named]
+        return [body for name, body in bodies.items() if name in named - self.stood_for]
 
     def fill(self, block: Block) -> None:
         around, name = (self.place, self.computed, self.bodies), block.name or next(self.bodies, "")
         merges = self.once and block.owner is None and name not in self.private
         self.place, self.computed = (block.name or self.place[0], name), {} if merges else None
-        self._put(block, block.handle, block.arguments)
+        if name not in self.stood_for:
+            self._put(block, block.handle, block.arguments)
         block.merged = block.edits if merges else -1
         self.place, self.computed, self.bodies = around
 
@@ -200,7 +203,7 @@ class _Reader(Reader):
         """What is known of an operation that is the first to say so: itself, and a number where others may be merged
         with it, which all have that do the same; 0 where none may.
         """
-        if node.name.rpartition(".")[2] != op.opcode.rpartition(".")[2]:
+        if node.name not in STAND_INS and node.name.rpartition(".")[2] != op.opcode.rpartition(".")[2]:
             raise LookupError(op.name)
         key = merging_key(node, ())
         known = node, self.numbers.setdefault(key, len(self.numbers) + 1) if key is not None else 0
@@ -211,6 +214,7 @@ class _Reader(Reader):
 
 
 _SYMBOL = re.compile(r'@"?([\w$.\-]+)')
+_DECOMPOSITION = re.compile(r"\bdecomposition = @([\w$.\-]+)")
 
 
 class _Written:
@@ -293,7 +297,8 @@ class _Written:
             known, opcode, calls = _known(op), _opcode(op), self.calls.get(op, ())
             before = known[0].op
             if opcode == "call":
-                callee = ir.FlatSymbolRefAttr(op.handle.attributes["callee"]).value
+                named = op.handle.attributes["decomposition" if op.name == "composite" else "callee"]
+                callee = ir.FlatSymbolRefAttr(named).value
                 calls = (callee,) if callee in functions else ()
             name = self.names[op.results[0]].partition("#")[0] if op.results else ""
             shape = _shape(op.results[0]) if len(op.results) == 1 else xla_tuple(tuple(map(_shape, op.results)))
@@ -315,8 +320,9 @@ def _known(op: Node) -> tuple[Origin, ...]:
 
 
 def _opcode(op: Node) -> str:
-    """The operation's name without any dialect's, as programs have it."""
-    return op.name.removeprefix("chlo.").removeprefix("func.").removeprefix("mhlo.") if "." in op.name else op.name
+    """The operation's name without any dialect's, as programs have it; of a stand-in that of what it stands for."""
+    name = op.name if op.name not in STAND_INS else _known(op)[0].op.opcode or op.name
+    return name.removeprefix("chlo.").removeprefix("func.").removeprefix("mhlo.") if "." in name else name
 
 
 def _shape(value: Value) -> str:
@@ -373,9 +379,8 @@ def _fused_in(operations: Sequence[Operation]) -> set[str]:
         if kind in _READ_ALONG or kind in ("reshape", "transpose"):
             readers, makers = read_by[op.name], [made_by[name] for name in op.operands if name in made_by]
             passes = kind in _READ_ALONG or (kind == "reshape" and _only_unit_dims(op))
-            computing = bool(readers) and all(
-                plain_opcode(r.opcode) in _COMPUTING or r.name in along or as_choice(r) for r in readers
-            )
+            compute = (plain_opcode(r.opcode) in _COMPUTING or r.name in along or as_choice(r) for r in readers)
+            computing = bool(readers) and all(compute)
             made = kind in _MADE_ALONG and any(plain_opcode(maker.opcode) in ELEMENTWISE for maker in makers)
             if (passes and computing) or made or (kind == "transpose" and _of_product(op, readers, makers, read_by)):
                 along.add(op.name)

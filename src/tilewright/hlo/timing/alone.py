@@ -15,7 +15,7 @@ from math import exp, fsum, hypot, prod
 from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.opcodes import DOTS, ELEMENTWISE
 from tilewright.hlo.program import Operation
-from tilewright.hlo.semantics.dims import matrix_type, product_sizes
+from tilewright.hlo.semantics.dims import matrix_type, product_flops, product_sizes
 from tilewright.hlo.semantics.tiles import Tiles
 from tilewright.hlo.timing.row import Run
 from tilewright.hlo.timing.work import REGISTER_MB, matrix_us
@@ -53,7 +53,8 @@ def price_alone(
         kind = "batched_product" if op.integers("lhs_batch_dims") else "product"
         if kind in mechanisms and (kind == "product" or 1 not in sizes[1:3]):  # else a sum of the vector unit
             run = _product(c, mechanisms["kernel"], op, operands, result, sizes)
-            run = replace(run, flops={matrix_type(op): 2 * prod(sizes)}, depth=sizes[-1])
+            flops = {matrix_type(op): product_flops(op, operands, result)}
+            run = replace(run, flops=flops, depth=sizes[-1])
     if run is None:
         return None
     moved = fsum(tiles.megabytes for tiles in (*operands, result)) - run.resident

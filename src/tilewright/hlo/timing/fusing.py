@@ -153,7 +153,7 @@ class Fusing(Placed):
     def _loop(self, op: Operation) -> None:
         """The body of a loop, whose carried arrays stay where they are; raises :class:`NoTime` of unknown trips."""
         known, begin = (self.context.runs[op.calls[-1]].trips or (None,))[-1] if op.calls else None, self.clock
-        trips = 1 if known is None else known
+        trips, us = 1 if known is None else known, 0.0
         again = list[tuple[Operation, Run]]()  # what was turned for the loop is turned back
         for callee in reversed(op.calls if trips else ()):
             asked = callee != op.calls[-1]  # whether it goes on is asked once more than it does
@@ -161,9 +161,10 @@ class Fusing(Placed):
             if self.computation.entry and not asked:
                 again += self._turned_for(op, inside)
                 begin = self.clock
-            self.clock += inside.price(self.runs * (trips + asked), self.clock, 1 if asked else trips)
+            us = inside.price(self.runs * (trips + asked), self.clock, 1 if asked else trips)
+            self.clock += us
             self.rows += inside.rows
-        self.clock = begin + (self.clock - begin) * trips
+        self.clock = begin + (self.clock - begin) * trips + us  # of the condition, asked once more
         for copy, run in again:
             self._add(copy, run, self.runs)
         if known is None:
@@ -367,8 +368,10 @@ class Fusing(Placed):
 
     def _copied(self, copy: Operation) -> Run:
         """What turns an operand of a kernel before it, or its result behind it; or keeps an argument, as it lies."""
-        of, tiles = self.by_name[copy.name.partition(".copy")[0]], self.tiles.get(copy.name)
-        tiles = tiles or self.arrays([copy.shape])[0]
+        of, sizes = self.by_name[copy.name.partition(".copy")[0]], self.arrays([copy.shape])
+        if not sizes:
+            raise NoTime("the size of its arrays is not known")
+        tiles = self.tiles.get(copy.name, sizes[0])
         first = copy.operands[0] if copy.operands[0] in self.tiles else copy.operands[0].removesuffix(".turned")
         before = self.tiles.get(first, tiles)
         before = before if before.shape == tiles.shape else tiles

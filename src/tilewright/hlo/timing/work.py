@@ -210,7 +210,7 @@ def add_operation(
         passes, more = WRITTEN_OUT.get(name, (TRANSCENDENTAL.get(name, 0), 0))
         work.transcendental += registers * passes
         ops = more + constants["transcendental_ops"] * (passes if more else 1)
-        if not passes:
+        if not passes and not more:
             narrow = constants["narrow_ops"] if op.shape.startswith("bf16") and not wide else 1.0
             ops = constants["convert_ops"] if name == "convert" else narrow
         work.registers += registers * ops

@@ -93,9 +93,8 @@ def _parse(subscripts: str) -> tuple[str, str, str]:
         out = "".join(sorted(label for label in set(a + b) if (a + b).count(label) == 1))
     for labels in (a, b):
         if len(set(labels)) < len(labels):
-            raise UnsupportedError(
-                f"subscripts {subscripts!r}: a label twice in {labels!r}", how="take the diagonal first"
-            )
+            what = f"subscripts {subscripts!r}: a label twice in {labels!r}"
+            raise UnsupportedError(what, how="take the diagonal first")
     if len(set(out)) < len(out) or not set(out) <= set(a + b):
         raise UsageError(f"subscripts {subscripts!r}: the result {out!r} has a label twice, or one from nowhere")
     alone = [label for label in a + b if (a + b).count(label) == 1 and label not in out]

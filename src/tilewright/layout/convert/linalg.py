@@ -105,9 +105,8 @@ def check_pack(pack: LinalgPack, rank: int) -> None:
     if sorted(pack.outer_dims_perm) != list(range(rank)):
         raise UsageError(f"outer_dims_perm {list(pack.outer_dims_perm)} is not a permutation of {rank} dims")
     if len(pack.inner_dims_pos) != len(pack.inner_tiles) or any(t < 1 for t in pack.inner_tiles):
-        raise UsageError(
-            f"inner_tiles {list(pack.inner_tiles)} do not match inner_dims_pos {list(pack.inner_dims_pos)}"
-        )
+        tiles, dims = list(pack.inner_tiles), list(pack.inner_dims_pos)
+        raise UsageError(f"inner_tiles {tiles} do not match inner_dims_pos {dims}")
     if len(set(pack.inner_dims_pos)) != len(pack.inner_dims_pos) or not set(pack.inner_dims_pos) <= set(range(rank)):
         raise UsageError(f"inner_dims_pos {list(pack.inner_dims_pos)} names a dim twice, or one that does not exist")
 

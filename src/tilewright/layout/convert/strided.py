@@ -174,9 +174,8 @@ def from_array(x: Any) -> IndexMap:
             return _of_interface(told)
     if callable(getattr(x, "__dlpack__", None)):
         return _of_dlpack(x.__dlpack__())
-    raise UsageError(
-        f"a {type(x).__name__} tells no strides", how="from_strides(shape, strides, dtype) takes them, in bytes"
-    )
+    what = f"a {type(x).__name__} tells no strides"
+    raise UsageError(what, how="from_strides(shape, strides, dtype) takes them, in bytes")
 
 
 def _dtype(x: Any) -> str:

@@ -413,8 +413,8 @@ class AddressMap:
         shifted = []
         for dim, (value, first, size) in enumerate(zip(map(_whole, index), self.first_index, self.shape, strict=True)):
             if not first <= value < first + size:
-                bounds = f"from {first} to {first + size - 1}"
-                raise IndexRangeError(f"index {value} is outside dim {dim}, which runs {bounds}", where=str(self))
+                bounds = f"which runs from {first} to {first + size - 1}" if size else "which is empty"
+                raise IndexRangeError(f"index {value} is outside dim {dim}, {bounds}", where=str(self))
             shifted.append(value - first)
         return shifted
 

@@ -70,14 +70,12 @@ _KINDS = {"f": "biuf", "b": "biuf", "c": "biufc"}  # numpy's kinds that a fill o
 def _check_array(layout: AddressMap, array: Any) -> Array:
     values = np.asarray(array)
     if values.shape != layout.shape:
-        raise UsageError(
-            f"an array of shape {values.shape} for the layout {layout}", how=f"reshape it to {layout.shape}"
-        )
+        what = f"an array of shape {values.shape} for the layout {layout}"
+        raise UsageError(what, how=f"reshape it to {layout.shape}")
     if values.dtype != layout.numpy_dtype:
         whose = ", a type of ml_dtypes" if layout.numpy_dtype.isbuiltin == 2 else ""
-        raise UsageError(
-            f"an array of {values.dtype} for the layout {layout}", how=f"convert it to {layout.numpy_dtype}{whose}"
-        )
+        what = f"an array of {values.dtype} for the layout {layout}"
+        raise UsageError(what, how=f"convert it to {layout.numpy_dtype}{whose}")
     return values
 
 
