@@ -113,7 +113,7 @@ class _Reader(Reader):
         self.program, self.once, self.called, self.gone = program, once, False, 0
         self.stood_for = {*_DECOMPOSITION.findall(program.text)} - program.by_name.keys()  # by an operation we know
         self.private: dict[str, Any] = {}  # functions that are put in place of their calls, and their bodies
-        self.alike: dict[tuple[object, ...], tuple[Node, int]] = {}
+        self.alike: dict[Hashable, tuple[Node, int]] = {}
         self.numbers: dict[Hashable, int] = {}  # of all that operations say
         self.named = dict[str, Value]()  # values of the function that is read
         self.place, self.calls = ("", ""), tuple[Origin, ...]()  # it, the computation in it, the calls that led there
@@ -159,7 +159,7 @@ class _Reader(Reader):
             operands = [named.get(name) or self.values[each.operands[k]] for k, name in enumerate(op.operands)]
             if op.opcode == "return" and handle != block.handle:
                 return operands
-            if (known := self.alike.get(said)) is None:
+            if (known := self.alike.get(said) or self.alike.get(each)) is None:
                 self.bodies = iter(op.calls)
                 node = self.operation(each, operands)
                 known = self._known(op, node, said)
@@ -208,8 +208,8 @@ class _Reader(Reader):
         key = merging_key(node, ())
         known = node, self.numbers.setdefault(key, len(self.numbers) + 1) if key is not None else 0
         fixed = node.name != "constant" or node.attributes["literal"].element is not None
-        if fixed and not node.blocks and len(node.results) < 2:
-            self.alike[said] = known
+        if not node.blocks and len(node.results) < 2:
+            self.alike[said if fixed else node.handle] = known  # an array of constants is its own only equal
         return known
 
 
