@@ -135,3 +135,9 @@ def test_what_was_computed_is_not_put_there_again():
     assert len(merged.operations) == len(whole.operations) - 1  # the second constant of the two
     assert CommonSubexpressions().apply(whole) == 1
     assert described([merged]) == described([whole])
+
+
+def test_an_array_of_constants_in_a_function_called_twice_is_computed_once():
+    body = f"%c = stablehlo.constant dense<[1.0, 2.0, 4.0]> : {KIND}\n%y = stablehlo.add %x, %c : {KIND}"
+    [merged], _ = functions_of(read_stablehlo(called(TWICE, "outer", body=body)), once=True)
+    assert [op.name for op in merged.operations[:-1]] == ["constant", "add", "add"]
