@@ -208,10 +208,9 @@ def _once(operations: Sequence[Operation], program: Program) -> list[Operation]:
         told = op.operands or "literal" in op.attributes  # which constant it is, and along which dim it counts
         if not merges or kind not in INSIDE or not told:
             return ""
-        said: tuple[object, ...] = tuple(sorted(op.attributes.items())) if op.attributes else ()
-        if op.calls:
-            said += tuple([inner.opcode for callee in op.calls for inner in program.by_name[callee].operations])
-        first = known.setdefault((kind, op.shape, op.operands, said), op.name)
+        called = [inner.opcode for callee in op.calls for inner in program.by_name[callee].operations]
+        said = kind, op.shape, op.operands, frozenset(op.attributes.items()), *called
+        first = known.setdefault(said, op.name)
         return first if first != op.name else ""
 
     return _renamed(operations, same)

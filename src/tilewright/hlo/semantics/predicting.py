@@ -214,7 +214,7 @@ class _Reader(Reader):
 
 
 _SYMBOL = re.compile(r'@"?([\w$.\-]+)')
-_DECOMPOSITION = re.compile(r"\bdecomposition = @([\w$.\-]+)")
+_DECOMPOSITION = re.compile(r"decomposition = @([\w$.\-]+)")
 
 
 class _Written:
