@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from math import inf
 from typing import Any, TypeVar
 
 _KERNEL = re.compile(r"([^/()]+)/pallas_call$")
@@ -282,13 +283,9 @@ class Program:
     @cached_property
     def fused(self) -> frozenset[str]:
         """Names of the computations that are bodies of fusions, and of what those call; never the entry's."""
-        names = {callee for _, op in self.operations() if op.opcode == "fusion" for callee in op.calls}
-        open_ = list(names)
-        while open_:
-            inner = {callee for op in self.by_name[open_.pop()].operations for callee in op.calls} - names
-            names |= inner
-            open_ += inner
-        return frozenset(names - {self.entry.name})
+        names = (callee for _, op in self.operations() if op.opcode == "fusion" for callee in op.calls)
+        called = lambda name: (callee for op in self.by_name[name].operations for callee in op.calls)  # noqa: E731
+        return frozenset(reached(names, called)) - {self.entry.name}
 
     @cached_property
     def alike(self) -> Mapping[str, Computation]:
@@ -318,6 +315,24 @@ class Program:
         while (calls := self.callers[chain[-1]]) and calls[0][0] not in chain:
             chain.append(calls[0][0])
         return " > ".join(reversed(chain))
+
+
+T = TypeVar("T", bound=Hashable)
+
+
+def reached(starts: Iterable[T], near: Callable[[T], Iterable[T]], most: float = inf) -> Iterator[T]:
+    """The starts, those near them, those near these and so on, nearest first; none behind the first ``most``.
+
+    >>> list(reached([8], lambda n: [n // 2, n - 1], most=3))
+    [8, 4, 7, 2, 3]
+    """
+    found = dict.fromkeys(starts)
+    open_ = [*found]
+    for each in open_:
+        yield each
+        new = dict.fromkeys([other for other in near(each) if other not in found] if len(open_) <= most else ())
+        found |= new
+        open_ += new
 
 
 # Equal rows of a program's unrolled layers, shown as one: a step of 80 layers has its few kernels 80 times.

@@ -17,7 +17,7 @@ from tilewright.errors import TilewrightError
 from tilewright.hlo.cost import array_layout, plain_opcode
 from tilewright.hlo.inlining import inlined
 from tilewright.hlo.opcodes import DOTS, ELEMENTWISE, WRITES_IN_PLACE
-from tilewright.hlo.program import GIVEN_AWAY, PALLAS, Computation, Operation, Program
+from tilewright.hlo.program import GIVEN_AWAY, PALLAS, Computation, Operation, Program, reached
 from tilewright.hlo.reporting.buffers import lifetimes
 from tilewright.hlo.reporting.types import Suggestion
 from tilewright.hlo.semantics.context import Context
@@ -113,16 +113,10 @@ class _Body:
 
     def is_causal(self, inside: set[str]) -> bool:
         """Whether what is computed element by element compares one place with another, which is the larger."""
-        seen, open_ = set(inside), [*inside]
-        while open_:
-            op = self.by_name[open_.pop()]
-            ordered = self.kind[op.name] == "compare" and op.attributes.get("direction", "")[:1] in ("G", "L")
-            if ordered and all(map(self.is_position, op.operands)):
-                return True
-            new = {name for name in op.operands if self.kind.get(name) in _WITHIN} - seen
-            seen |= new
-            open_ += new
-        return False
+        makers = lambda name: (n for n in self.by_name[name].operands if self.kind.get(n) in _WITHIN)  # noqa: E731
+        compared = (self.by_name[name] for name in reached(inside, makers) if self.kind[name] == "compare")
+        ordered = (op for op in compared if op.attributes.get("direction", "")[:1] in ("G", "L"))
+        return any(all(map(self.is_position, op.operands)) for op in ordered)
 
     def around(self, seed: str) -> tuple[set[str], dict[str, None]]:
         """All values of as many elements as ``seed`` that are computed from each other; and what makes less of them."""
@@ -143,13 +137,12 @@ class _Body:
 
     def after(self, *names: str) -> set[str]:
         """The values and all that is computed of them, element by element, and no larger."""
-        found, open_ = set(names), list(names)
-        while open_:
-            size, new = self.array[open_[-1]].num_elements, set(self.readers(open_.pop())) - found
-            new = {name for name in new if self.kind[name] in _WITHIN and self.array[name].num_elements == size}
-            found |= new
-            open_ += new
-        return found
+
+        def along(name: str) -> Iterator[str]:
+            within, size = (n for n in self.readers(name) if self.kind[n] in _WITHIN), self.array[name].num_elements
+            return (n for n in within if self.array[n].num_elements == size)
+
+        return {*reached(names, along)}
 
 
 @dataclass
@@ -274,10 +267,10 @@ def _in_one_kernel(
 
     ``scores`` of one step; ``filled``: how many there are of all with what tokens are padded by.
     """
-    inputs, seen, open_, flops, special = dict[str, str](), {end.name}, [end], 0, 0
+    inputs, flops, special = dict[str, str](), 0, 0
     thin = list[int]()  # of its products, the sum's length or the result's columns: a head's depth
-    while open_ and not alone:
-        op = open_.pop()
+    makers = lambda name: (each for each in body.by_name[name].operands if each in own)  # noqa: E731
+    for op in (body.by_name[name] for name in reached([end.name], makers)) if not alone else ():
         if body.kind[op.name] in DOTS:
             flops += body.flops(op)
             thin += (body.sizes(op) or ())[2:]
@@ -285,9 +278,6 @@ def _in_one_kernel(
         for name, shape in zip(op.operands, op.operand_shapes):
             source = body.by_name.get(body.unrepeated(name)) if name not in own else op
             inputs |= {name: shape} if source is None else {source.name: source.shape} if source is not op else {}
-        new = dict.fromkeys(name for name in op.operands if name in own and name not in seen)
-        seen |= new.keys()
-        open_ += [body.by_name[name] for name in new]
     flops, special = round(flops * filled), round(special * filled)
     estimate = f'"flops":"{flops}","transcendentals":"{special}","depth":"{min(thin, default=0)}","scores":"{scores}"'
     config = f'{{"custom_call_config":{{"cost_estimate":{{{estimate}}}}}}}'

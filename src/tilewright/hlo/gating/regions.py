@@ -13,6 +13,7 @@ from tilewright.errors import TilewrightError
 from tilewright.hlo.cost import movement, place
 from tilewright.hlo.graphs.dims import only_unit_dims_differ
 from tilewright.hlo.graphs.graph import Block, Node, Value, inputs_of, operations_in
+from tilewright.hlo.program import reached
 from tilewright.hlo.rewriting.maker import MOVES, MOVES_AND_REPEATS, is_elementwise, is_static
 from tilewright.layout import TensorLayout
 from tilewright.layout.index.types import xla_dtype
@@ -403,14 +404,8 @@ def _reach(
     values: list[Value], step: Callable[[Value], Iterable[Node]], go_on: Callable[[Node], list[Value]]
 ) -> set[Node]:
     """Operations reachable from the values: ``step`` leads from a value to operations, ``go_on`` back to values."""
-    reached: set[Node] = set()
-    open_ = list(values)
-    while open_:
-        for op in step(open_.pop()):
-            if op not in reached:
-                reached.add(op)
-                open_ += go_on(op)
-    return reached
+    near = lambda op: (other for value in go_on(op) for other in step(value))  # noqa: E731
+    return {*reached((op for value in values for op in step(value)), near)}
 
 
 def _fed_leaves(operations: set[Node]) -> set[Node]:

@@ -21,7 +21,7 @@ from tilewright.errors import TilewrightError, UnsupportedError, UsageError
 from tilewright.hlo import ir, xla_partitioner
 from tilewright.hlo.execute import check_custom_calls
 from tilewright.hlo.opcodes import CONTROL, TAKES_NO_TIME
-from tilewright.hlo.program import Operation, Program
+from tilewright.hlo.program import Operation, Program, reached
 from tilewright.hlo.reading.hlo_reader import read_hlo
 from tilewright.hlo.reading.hlo_scan import array_shapes
 from tilewright.hlo.semantics.collectives import slice_of
@@ -121,12 +121,8 @@ def _touched(context: Context, op: Operation) -> int:
 
 def _executed(program: Program) -> list[str]:
     """The computations that run operation by operation: the entry, bodies of loops, branches and calls."""
-    names = [program.entry.name]
-    for name in names:
-        for op in program.by_name[name].operations:
-            if op.opcode in _BODIES:
-                names += [callee for callee in op.calls if callee not in names]
-    return names
+    called = lambda name: (n for op in program.by_name[name].operations if op.opcode in _BODIES for n in op.calls)  # noqa: E731
+    return [*reached([program.entry.name], called)]
 
 
 #: The smallest topology of each chip that its compiler takes; one of its chips is compiled for.

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from tilewright.hlo.graphs.dims import only_unit_dims_differ, runs
 from tilewright.hlo.graphs.graph import Block, Node, Value, walk
+from tilewright.hlo.program import reached
 from tilewright.hlo.rewriting.base import LocalRewrite, Rewrite
 from tilewright.hlo.rewriting.maker import Maker, is_elementwise, is_static, made_by
 from tilewright.hlo.rewriting.sinking import Move, Sinking
@@ -256,18 +257,12 @@ def _splitting_reshape(value: Value) -> Node | None:
 
 
 def _reshaped_leaf(value: Value) -> Node | None:
-    open_, seen = [value], {value}
-    while open_ and len(seen) < _REACH:
-        op = open_.pop(0).operation
-        if op is None or not op.plain or not is_static(*op.results):
-            continue
-        if reshape := _splitting_reshape(op.result):
-            return reshape
-        inner = op.operands if is_elementwise(op) else []
-        fresh = [v for v in inner if v not in seen and v.shape]
-        open_ += fresh
-        seen.update(fresh)
-    return None
+    def inner(value: Value) -> list[Value]:
+        op = value.operation
+        passes = op is not None and op.plain and is_static(*op.results) and is_elementwise(op)
+        return [v for v in op.operands if v.shape] if op is not None and passes else []
+
+    return next(filter(None, map(_splitting_reshape, reached([value], inner, _REACH))), None)
 
 
 def _unreshaped(value: Value) -> Shape | None:

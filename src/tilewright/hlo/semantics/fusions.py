@@ -39,11 +39,11 @@ from tilewright.hlo.opcodes import (
     TRANSCENDENTAL,
     WRITES_IN_PLACE,
 )
-from tilewright.hlo.program import Computation, Operation, Program, given_away
+from tilewright.hlo.program import Computation, Operation, Program, given_away, reached
 from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.semantics.dims import is_cut, matrix_passes, product_sizes, stepped
 from tilewright.hlo.semantics.order import sooner
-from tilewright.hlo.semantics.values import MANY, POOLS, Values, reached
+from tilewright.hlo.semantics.values import MANY, POOLS, Values
 from tilewright.layout import is_bitcast
 
 _PARTS = frozenset({"slice", "dynamic-slice", "pad", "concatenate"})
@@ -114,7 +114,7 @@ class Fusions(Values):
         self.loops = context.runs[computation.name].trips if computation.name in context.runs else ()
         self.hoisted = self._before_the_loop() if self.in_loop else set[str]()
         behind = {
-            name: next((each for each in reached(made, self._makers) if self.kind[each] in DOTS), "")
+            name: next((each for each in reached([made], self._makers, 4 * MANY) if self.kind[each] in DOTS), "")
             for name, made in self.softmaxes.items()
         }
         self.in_softmax = {name for name, scores in behind.items() if self._takes_softmax_in(scores)}
@@ -251,7 +251,7 @@ class Fusions(Values):
         """
         ends = [sum(size > 1 for size in dims_of(shape)) for shape in (*op.operand_shapes[:1], op.shape)]
         near = lambda at: [r.name for r in self.readers[at] if self.kind[r.name] in passed]  # noqa: E731
-        for name in reached(op.name, near, MANY) if ends[0] > ends[-1] else ():
+        for name in reached([op.name], near, MANY) if ends[0] > ends[-1] else ():
             products = (r for r in self.readers[name] if self.kind[r.name] in DOTS)
             yield from (name for r in products if not r.integers("lhs_batch_dims"))
 
@@ -263,7 +263,7 @@ class Fusions(Values):
             inside = self.kind.get(name) in ELEMENTWISE | {"broadcast", "reshape"}
             return [each for each in self._makers(name) if inside and self.elements[self.by_name[each].shape] == own]
 
-        names = reached(op.operands[0], alike, MANY) if 1 < own < self.elements[op.shape] else ()
+        names = reached(op.operands[:1], alike, MANY) if 1 < own < self.elements[op.shape] else ()
         return any(self.kind.get(name) in TRANSCENDENTAL for name in names)
 
     def _let_values_flow(self) -> None:
@@ -425,7 +425,7 @@ class Fusions(Values):
     def _between(self, name: str, end: str) -> set[str]:
         """The operations between a head and the end that it writes."""
         inside = lambda at: (r.name for r in self.readers[at] if r.name in self.through and r.name != end)  # noqa: E731
-        return {*reached(name, inside, len(self.operations))} - {name}
+        return {*reached([name], inside)} - {name}
 
     def _along(self, name: str, narrowest: bool, taken: Collection[str] = ()) -> str:
         """What a head writes of the one way from it: its end, no wider than it must, or the smallest towards a head.

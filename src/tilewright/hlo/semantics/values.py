@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ from tilewright.errors import TilewrightError
 from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.inlining import dims_of, simplified
 from tilewright.hlo.opcodes import DOTS, ELEMENTWISE, FLOWS, FREE, PRODUCTS
-from tilewright.hlo.program import Computation, Operation
+from tilewright.hlo.program import Computation, Operation, reached
 from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.semantics.dims import image_dims, is_of_vectors
 from tilewright.layout import TensorLayout, is_bitcast, predict
@@ -31,17 +31,6 @@ _ANYWHERE = FREE - {"broadcast"}
 _LONG_ROW = 4096
 MANY = 8
 """Names, and a quarter of the operations on a way, from which on they are not followed."""
-
-
-def reached(start: str, near: Callable[[str], Iterable[str]], most: int = 4 * MANY) -> Iterator[str]:
-    """A name, those near it, those near these and so on, nearest first; none behind the first ``most``."""
-    found = dict.fromkeys([start])
-    open_ = [start]
-    for name in open_:
-        yield name
-        new = [each for each in near(name) if each not in found] if len(open_) <= most else []
-        found |= dict.fromkeys(new)
-        open_ += dict.fromkeys(new)
 
 
 class Values:
@@ -107,8 +96,7 @@ class Values:
             operands, result = self._arrays(*op.operand_shapes[:2]), self._arrays(op.shape)
             if len(operands) == 2 and len(result) == 1 and is_of_vectors(op, operands, result[0]):
                 few = op.operands[min(range(2), key=lambda k: operands[k].num_elements)].partition("#")[0]
-                behind = reached(few, self._makers, len(self.operations))
-                if any(self.kind.get(name) in PRODUCTS for name in behind):
+                if any(self.kind.get(name) in PRODUCTS for name in reached([few], self._makers)):
                     yield op.name
 
     def _lies_after(self, op: Operation) -> tuple[int, ...]:
@@ -215,15 +203,11 @@ class Values:
         rows, sums = dims_of(op.operand_shapes[0]), dims_of(op.shape)
         if made is None or self.kind[made.name] != "exponential" or rows[:-1] != sums or rows[-1] > _LONG_ROW:
             return ""
-        seen, open_ = {op.name}, [op.name]
-        while open_ and len(seen) <= 4 * MANY:
-            for reader in self.readers[open_.pop()]:
-                if self.kind[reader.name] in DOTS and all(s.startswith("bf16") for s in reader.operand_shapes[:2]):
-                    return made.name if op.shape.startswith("f32") else ""
-                if reader.name not in seen and self.kind[reader.name] in FLOWS:
-                    seen.add(reader.name)
-                    open_.append(reader.name)
-        return ""
+        flows = lambda name: (reader.name for reader in self.readers[name] if self.kind[reader.name] in FLOWS)  # noqa: E731
+        readers = (reader for name in reached([op.name], flows, 4 * MANY) for reader in self.readers[name])
+        products = (reader for reader in readers if self.kind[reader.name] in DOTS and op.shape.startswith("f32"))
+        narrow = (all(shape.startswith("bf16") for shape in each.operand_shapes[:2]) for each in products)
+        return made.name if any(narrow) else ""
 
     def _made_as(self, name: str, kinds: Collection[str] = ("broadcast", "reshape")) -> str:
         """What a value was before operations that only changed its type, or put dims together, apart or beside one."""
