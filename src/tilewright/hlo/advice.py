@@ -73,7 +73,7 @@ def sharding_advice(program: Program, target: Target | str, every: bool = True) 
             same = next((k for k, (_, changed) in enumerate(tried) if changed.text == way.text), len(tried))
             first = replace(tried[same][0], how=f"{tried[same][0].how}; {told.what}") if same < len(tried) else told
             tried[same : same + 1] = [(first, way)]
-        tried += [*_orders(program, mesh, now), *_states(program, mesh), *_scattered(program, now)]
+        tried += [*_orders(program, mesh, now), *_states(program, mesh), *_scattered(program, mesh, now)]
     judged = (_judged(suggestion, changed, now, machine) for suggestion, changed in tried)
     kept = [*filter(None, judged), *_in_loops(now), *_joined(now)]
     best = dict[tuple[str, str, str], Suggestion]()
@@ -309,13 +309,12 @@ def _joined(now: Partition) -> Iterator[Suggestion]:
             yield replace(made, saved_us=saved, factor=step / (step - saved))
 
 
-def _scattered(program: Program, now: Partition) -> _Tried:
+def _scattered(program: Program, mesh: Mesh, now: Partition) -> _Tried:
     """Sums over devices of which each could keep a part (a reduce-scatter), where the result is used in parts."""
-    found, sums = mesh_in(program.text), defaultdict[str, int](int)
+    sums = defaultdict[str, int](int)
     for each in now.collectives:
         if each.op == "all-reduce" and each.op_name:
             sums[each.op_name] += each.bytes
-    mesh = found[1] if found else Mesh({})
     for op_name in sorted(sums, key=lambda name: -sums[name])[:_MOST]:
         each = next(each for each in now.collectives if each.op_name == op_name)
         op = next((op for _, op in program.operations() if op.op_name == op_name and op.shape.endswith("]")), None)

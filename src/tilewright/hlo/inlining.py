@@ -197,8 +197,8 @@ def _once(operations: Sequence[Operation], program: Program) -> list[Operation]:
     written = {op.name: op.operands[0] for op in operations if op.opcode in _UPDATES and op.operands}
 
     def same(op: Operation) -> str:
-        kind = plain_opcode(op.opcode)
-        if kind in _UNCHANGED and op.operand_shapes[:1] == (op.shape,) and not _NOT_ZERO.search(_padding(op)):
+        kind, padding = plain_opcode(op.opcode), op.attributes.get("padding", "")
+        if kind in _UNCHANGED and op.operand_shapes[:1] == (op.shape,) and not _NOT_ZERO.search(padding):
             return op.operands[0]
         if kind == "select" and len(op.operands) == 3 and op.operand_shapes[:1] == ("pred[]",):
             _, yes, no = op.operands  # an update that is made or not: the update itself chooses, in place
@@ -218,11 +218,7 @@ def _once(operations: Sequence[Operation], program: Program) -> list[Operation]:
 
 def _without_barriers(operations: Sequence[Operation]) -> list[Operation]:
     """The operations that read what went into barriers: those only keep what is computed again from being merged."""
-
-    def same(op: Operation) -> str:
-        return op.operands[0] if op.opcode in _BARRIERS and len(op.operands) == 1 else ""
-
-    return _renamed(operations, same) if any(op.opcode in _BARRIERS for op in operations) else [*operations]
+    return _renamed(operations, lambda op: op.operands[0] if op.opcode in _BARRIERS else "")
 
 
 _IDLE = INSIDE | {"get-tuple-element"}
@@ -247,10 +243,6 @@ def _is_idle(program: Program, computation: str, depth: int = 0) -> bool:
         or (op.opcode == "call" and depth < DEEPEST and all(_is_idle(program, each, depth + 1) for each in op.calls))
         for op in program.by_name[computation].operations
     )
-
-
-def _padding(op: Operation) -> str:
-    return "".join(text for key, text in op.attributes.items() if "padding" in key or key in ("low", "high"))
 
 
 def _widened_first(operations: list[Operation]) -> list[Operation]:

@@ -14,7 +14,7 @@ from itertools import accumulate
 from math import gcd, prod
 
 from tilewright.errors import TilewrightError
-from tilewright.hlo.cost import array_layout, plain_opcode
+from tilewright.hlo.cost import array_layout, plain_opcode, shape_text
 from tilewright.hlo.inlining import inlined
 from tilewright.hlo.opcodes import DOTS, ELEMENTWISE, WRITES_IN_PLACE
 from tilewright.hlo.program import GIVEN_AWAY, PALLAS, Computation, Operation, Program, reached
@@ -425,7 +425,7 @@ def _wider(op: Operation, dims: Mapping[int, int], size: int) -> tuple[Operation
     for side, dim in dims.items():
         array = _array(shapes[side])
         names[side] = f"{op.name}.{side}"
-        shapes[side] = _shape(array.dtype, (*array.shape[:dim], size, *array.shape[dim + 1 :]))
+        shapes[side] = f"{array.dtype}{shape_text((*array.shape[:dim], size, *array.shape[dim + 1 :]))}"
         held.append(Operation(names[side], "parameter", shapes[side]))
     return *held, replace(op, operands=(*names,), operand_shapes=(*shapes,))
 
@@ -437,7 +437,7 @@ def _side_by_side(
     first, made = dots[0], body.array[dots[0].name]
     dim = (made.rank - 1) * side
     *held, whole = _wider(first, {side: body.free(first, side)[0]}, ends[-1])
-    shape = _shape(made.dtype, (*made.shape[:dim], ends[-1], *made.shape[dim + 1 :]))
+    shape = f"{made.dtype}{shape_text((*made.shape[:dim], ends[-1], *made.shape[dim + 1 :]))}"
     whole, edits = replace(whole, name=f"{first.name}.joined", shape=shape), dict[_Value, tuple[Operation, ...]]()
     for op, begin, end in zip(dots, (0, *ends), ends):
         taken = [f"[{begin}:{end}]" if d == dim else f"[0:{size}]" for d, size in enumerate(made.shape)]
@@ -449,10 +449,6 @@ def _side_by_side(
 def _same(op: Operation, name: str) -> tuple[Operation, ...]:
     """Another value of its shape in an operation's place."""
     return (replace(op, opcode="optimization-barrier", operands=(name,), operand_shapes=(op.shape,)),)
-
-
-def _shape(kind: str, sizes: tuple[int, ...]) -> str:
-    return f"{kind}[{','.join(map(str, sizes))}]"
 
 
 # Products that are computed a second time for the gradient, and whose results memory has room for, the deepest first.
@@ -551,7 +547,7 @@ def _by_index(op: Operation, side: int, result: TensorLayout, choices: int, fetc
     new = replace(op, opcode="gather" if fetches else "scatter", attributes=said, operands=names, operand_shapes=shapes)
     if not fetches or choices == 1:
         return index, *([] if fetches else [to]), new
-    new = replace(new, name=f"{op.name}.rows", shape=_shape(result.dtype, (choices, *result.shape)))
+    new = replace(new, name=f"{op.name}.rows", shape=f"{result.dtype}{shape_text((choices, *result.shape))}")
     summed = replace(op, opcode="reduce", attributes={"dimensions": "{0}"})
     return index, new, replace(summed, operands=(new.name,), operand_shapes=(new.shape,))
 

@@ -82,7 +82,8 @@ def estimate(program: Program, rate: float, temp_bytes: int = 0) -> TpuEstimate:
     """Add up a compiled program; ``rate`` is cycles per padded byte for what has no estimate."""
     context = Context(program, None)
     cycles = filled_cycles = hbm = count = filled = 0
-    for name in _executed(program):
+    called = lambda name: (n for op in program.by_name[name].operations if op.opcode in _BODIES for n in op.calls)  # noqa: E731
+    for name in reached([program.entry.name], called):  # what runs operation by operation
         runs = context.runs[name].count
         for op in program.by_name[name].operations:
             known = 0 if op.opcode in _TRANSFERS else _cycles(op)
@@ -117,12 +118,6 @@ def _touched(context: Context, op: Operation) -> int:
     whole = (context.demand.size(shape) for shape in array_shapes(op.shape))
     replaced = sum(size for size, all_ in zip(written, whole) if size < all_)  # rows lie in tiles that are read before
     return round(sum(read) + sum(written) + replaced)
-
-
-def _executed(program: Program) -> list[str]:
-    """The computations that run operation by operation: the entry, bodies of loops, branches and calls."""
-    called = lambda name: (n for op in program.by_name[name].operations if op.opcode in _BODIES for n in op.calls)  # noqa: E731
-    return [*reached([program.entry.name], called)]
 
 
 #: The smallest topology of each chip that its compiler takes; one of its chips is compiled for.

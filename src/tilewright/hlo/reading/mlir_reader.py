@@ -174,6 +174,7 @@ def _broadcast(text: str) -> dict[str, str]:
 
 #: For how many devices a module is.
 _DEVICES = re.compile(r"\bmhlo\.num_(partitions|replicas)\s*=\s*(\d{1,9})\b")
+_DEVICES_OF = {"partitions": "num_partitions", "replicas": "replica_count"}
 #: What says that an argument is given away: for a result, or for whichever fits.
 _DONATED = re.compile(r"\btf\.aliasing_output\s*=\s*(\d{1,9})|\bjax\.buffer_donor\s*=\s*true")
 _GROUPS = re.compile(
@@ -233,12 +234,6 @@ def meshes(text: str) -> dict[str, str]:
         ids = f", device_ids=({devices.replace(' ', '')})" if devices else ""
         found[name] = f"mesh[{sizes}]{ids}"
     return found
-
-
-def _devices(header: str) -> dict[str, str]:
-    """For how many devices a module is, from its first line."""
-    names = {"partitions": "num_partitions", "replicas": "replica_count"}
-    return {names[kind]: count for kind, count in _DEVICES.findall(header)}
 
 
 def _donations(donated: list[tuple[int, str]]) -> dict[str, str]:
@@ -396,7 +391,8 @@ class _Reader(Scanner):
         self.at = results.end() if results else self.at
         if module := _MODULE.match(self.text, self.at):
             self.module = self.module or (module[1] or "").strip('"')
-            self.header |= _devices(self.text[module.end() : self.text.find("\n", module.end()) + 1])
+            said = _DEVICES.findall(self.text, module.end(), self.text.find("\n", module.end()) + 1)
+            self.header |= {_DEVICES_OF[kind]: count for kind, count in said}
         match = self.match(_OPCODE, "an operation")
         opcode = match[1] or match[2]
         for dialect in _DIALECTS:
@@ -618,33 +614,23 @@ class _Reader(Scanner):
         return None
 
     def _types(self) -> list[str]:
-        """``type, type`` or ``(type, type)``; a function type's arguments are given up when its arrow comes."""
-        self.blank()
-        if self.peek("("):
-            return self._type_group()
-        types = [self._type()]
-        while self.take(","):
+        """``type, type`` or ``(type, type)``, there with attributes and locations.
+
+        A function type's arguments are given up when its arrow comes.
+        """
+        types, grouped, more = list[str](), self.take("("), True
+        while not self.take(")") if grouped else more:
             self.blank()
-            if not TYPE.match(self.text, self.at):
+            if types and not grouped and not TYPE.match(self.text, self.at):
                 break
-            types.append(self._type())
-        return types
-
-    def _type(self) -> str:
-        self.blank()
-        text = self.match(TYPE, "a type such as tensor<8x128xf32>").group()
-        return xla_shape(text)
-
-    def _type_group(self) -> list[str]:
-        self.at += 1
-        types: list[str] = []
-        while not self.take(")"):
-            types.append(self._type())
+            types.append(xla_shape(self.match(TYPE, "a type such as tensor<8x128xf32>")[0]))
             self.blank()
-            if self.peek("{"):
+            if grouped and self.peek("{"):
                 self.balanced()
-            self.location()
-            if not self.take(",") and not self.peek(")"):
+            if grouped:
+                self.location()
+            more = self.take(",")
+            if grouped and not more and not self.peek(")"):
                 raise self.fail("expected ',' or ')' in a list of types")
         return types
 

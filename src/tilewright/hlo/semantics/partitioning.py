@@ -174,7 +174,8 @@ def _by_xla(text: str, devices: int, marks: tuple[tuple[int, str], ...]) -> _Mad
     except TilewrightError as error:
         reason = f"it is for {devices} devices and cannot be partitioned: {error.what}"
         raise UnsupportedError(reason, how=_HOW) from None
-    program = read_stablehlo(_MAIN.sub(lambda found: _marked(found[0], dict(marks)), _plain(raw)))
+    own = _EMPTY.sub("", _OWN.sub("", _MESHES.sub("", raw)))  # without what belongs to all devices
+    program = read_stablehlo(_MAIN.sub(lambda found: _marked(found[0], dict(marks)), own))
     note = f"for {devices} devices: what is shown is one device's part, as XLA's partitioner makes it on a CPU"
     program = replace(_with_kernels(program, kept), notes=(note,))
     program = replace(program, attributes={**program.attributes, **slice_said(text, devices)})
@@ -257,11 +258,6 @@ def _listed(match: re.Match[str]) -> str:
     if not groups:
         return match[0]
     return "replica_groups={" + ",".join("{" + ",".join(map(str, group)) + "}" for group in groups) + "}"
-
-
-def _plain(text: str) -> str:
-    """Without what belongs to all devices."""
-    return _EMPTY.sub("", _OWN.sub("", _MESHES.sub("", text)))
 
 
 def _marks(program: Program) -> tuple[tuple[int, str], ...]:

@@ -18,6 +18,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from tilewright.hlo.cost import plain_opcode
+from tilewright.hlo.graphs.dims import only_unit_dims_differ
 from tilewright.hlo.graphs.graph import Block, Node, Value, in_order, operations_in
 from tilewright.hlo.graphs.mlir import Reader, read_functions
 from tilewright.hlo.inlining import DEEPEST, as_choice, dims_of
@@ -378,26 +379,16 @@ def _fused_in(operations: Sequence[Operation]) -> set[str]:
         kind = plain_opcode(op.opcode)
         if kind in _READ_ALONG or kind in ("reshape", "transpose"):
             readers, makers = read_by[op.name], [made_by[name] for name in op.operands if name in made_by]
-            passes = kind in _READ_ALONG or (kind == "reshape" and _only_unit_dims(op))
+            ends = [*map(dims_of, (*op.operand_shapes[:1], op.shape))]
+            passes = kind in _READ_ALONG or (kind == "reshape" and only_unit_dims_differ(ends[0], ends[-1]))
             compute = (plain_opcode(r.opcode) in _COMPUTING or r.name in along or as_choice(r) for r in readers)
             computing = bool(readers) and all(compute)
             made = kind in _MADE_ALONG and any(plain_opcode(maker.opcode) in ELEMENTWISE for maker in makers)
-            if (passes and computing) or made or (kind == "transpose" and _of_product(op, readers, makers, read_by)):
+            # products read, and write, an array in any order
+            taken = bool(readers) and all(plain_opcode(reader.opcode) in PRODUCTS for reader in readers)
+            taken = taken or any(plain_opcode(maker.opcode) in PRODUCTS and not read_by[maker.name] for maker in makers)
+            if (passes and computing) or made or (kind == "transpose" and taken):
                 along.add(op.name)
         for name in op.operands:
             read_by[name.partition("#")[0] if "#" in name else name].append(op)
     return along
-
-
-def _of_product(
-    op: Operation, readers: list[Operation], makers: list[Operation], read_by: Mapping[str, list[Operation]]
-) -> bool:
-    """Whether products take this transpose in, or one gives its result in that order: they read and write any."""
-    if readers and all(plain_opcode(reader.opcode) in PRODUCTS for reader in readers):
-        return True
-    return any(plain_opcode(maker.opcode) in PRODUCTS and read_by[maker.name] == [] for maker in makers)
-
-
-def _only_unit_dims(op: Operation) -> bool:
-    ends = [[size for size in dims_of(shape) if size != 1] for shape in (*op.operand_shapes[:1], op.shape)]
-    return len(ends) == 2 and ends[0] == ends[1]
