@@ -311,10 +311,8 @@ class Program:
 
     def path(self, computation: str) -> str:
         """The chain of computations from the entry to this one by first callers: ``main > while_body > fused``."""
-        chain = [computation]
-        while (calls := self.callers[chain[-1]]) and calls[0][0] not in chain:
-            chain.append(calls[0][0])
-        return " > ".join(reversed(chain))
+        chain = reached([computation], lambda name: (caller for caller, _ in self.callers[name][:1]))
+        return " > ".join(reversed([*chain]))
 
 
 T = TypeVar("T", bound=Hashable)

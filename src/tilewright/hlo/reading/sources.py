@@ -17,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 
 from tilewright.errors import UsageError
-from tilewright.hlo.program import Source
+from tilewright.hlo.program import Source, reached
 from tilewright.hlo.reading.hlo_scan import STRING, Scanner, split_top, unquote
 
 _TABLE = re.compile(r"(FileNames|FunctionNames|FileLocations|StackFrames)\b")
@@ -102,13 +102,9 @@ class SourceTables:
         return None
 
     def _stack(self, identity: int) -> list[Source]:
-        stack: list[Source] = []
-        seen: set[int] = set()
-        while identity in self._frames and identity not in seen:
-            seen.add(identity)
-            source, identity = self._frames[identity]
-            stack += [source] if source else []
-        return stack
+        around = lambda frame: [self._frames[frame][1]] if frame in self._frames else []  # noqa: E731
+        sources = (self._frames[frame][0] for frame in reached([identity], around) if frame in self._frames)
+        return [source for source in sources if source]
 
     @cached_property
     def _frames(self) -> dict[int, tuple[Source | None, int]]:

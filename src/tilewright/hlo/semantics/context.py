@@ -11,7 +11,7 @@ from typing import NamedTuple
 from tilewright.errors import ParseError, TilewrightError, UnsupportedError, UsageError
 from tilewright.hlo.cost import Traffic, array_layout, place, plain_opcode, traffic
 from tilewright.hlo.opcodes import REARRANGES, WRITES_IN_PLACE
-from tilewright.hlo.program import Computation, Operation, Program
+from tilewright.hlo.program import Computation, Operation, Program, reached
 from tilewright.hlo.reading.hlo_scan import array_shapes
 from tilewright.hlo.semantics.demand import Demand
 from tilewright.hlo.semantics.runs import Runs, count_runs
@@ -190,14 +190,11 @@ class Context:
 
     def scope(self, computation: str) -> Scope:
         """What a computation inherits from its callers."""
-        open_: dict[str, None] = {}  # this computation and its first callers up to one that is known, or a circle's end
-        name = computation
-        while name not in self._scopes and name not in open_:
-            open_[name] = None
-            name = calls[0][0] if (calls := self.program.callers[name]) else name
-        for name in reversed(open_):
-            self._scopes[name] = self._called(name)
-        return self._scopes[computation]
+        known, calls = self._scopes, self.program.callers
+        first = lambda name: (caller for caller, _ in calls[name][:1] if caller not in known)  # noqa: E731
+        for name in reversed([*reached([computation], first)]) if computation not in known else ():
+            known[name] = self._called(name)
+        return known[computation]
 
     def _called(self, computation: str) -> Scope:
         """The scope of a computation whose first caller's is known."""
