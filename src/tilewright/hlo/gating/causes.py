@@ -255,14 +255,12 @@ def _written_out(bodies: list[_Body], room: Callable[[], int]) -> Iterator[_Caus
             carried = next((name for name in left if body.kind[name] not in DOTS), "")
             for name in left:
                 alone = body.kind[name] not in DOTS and name != carried  # it comes out of a kernel that is there
-                made = _in_one_kernel(body, body.by_name[name], inside, own, alone, prod(blocks), filled)
+                made = _in_one_kernel(body, body.by_name[name], own, alone, prod(blocks), filled)
                 cause.edits[body.name, name] = (made,)
     yield from found.values()
 
 
-def _in_one_kernel(
-    body: _Body, end: Operation, inside: set[str], own: set[str], alone: bool, scores: int, filled: float
-) -> Operation:
+def _in_one_kernel(body: _Body, end: Operation, own: set[str], alone: bool, scores: int, filled: float) -> Operation:
     """What leaves as a kernel: the products before it, an exponential of each score, what comes from outside.
 
     ``scores`` of one step; ``filled``: how many there are of all with what tokens are padded by.

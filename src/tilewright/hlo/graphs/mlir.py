@@ -567,8 +567,6 @@ def _write_block(block: Block) -> None:
         if op.handle is None:
             with ir.InsertionPoint(terminator), op.like.handle.location if op.like else ir.Location.unknown():
                 op.handle = _create(op)
-            for value, handle in zip(op.results, op.handle.results):
-                value.handle = handle
         else:
             op.handle.move_before(terminator)
 
@@ -585,14 +583,17 @@ def _tensor(value: Value) -> Any:
 
 
 def _create(op: Node) -> Any:
+    """The operation in MLIR, which gives its results their handles."""
     if op.name == "constant":
-        return _constant(op)
-    name = op.name if "." in op.name else f"stablehlo.{op.name}"
-    attributes = _named(op)
-    if op.name in _REDUCTIONS:
-        return _reduce(op, name, attributes)
-    operands = [value.handle for value in op.operands]
-    return ir.Operation.create(name, [_tensor(v) for v in op.results], operands, attributes)
+        made = _constant(op)
+    elif op.name in _REDUCTIONS:
+        made = _reduce(op, _named(op))
+    else:
+        name, operands = op.name if "." in op.name else f"{_PREFIX}{op.name}", [value.handle for value in op.operands]
+        made = ir.Operation.create(name, [_tensor(v) for v in op.results], operands, _named(op))
+    for value, handle in zip(op.results, made.results):
+        value.handle = handle
+    return made
 
 
 def _named(op: Node) -> dict[str, Any]:
@@ -621,12 +622,13 @@ def _constant(op: Node) -> Any:
     return constant.operation
 
 
-def _reduce(op: Node, name: str, attributes: dict[str, Any]) -> Any:
+def _reduce(op: Node, attributes: dict[str, Any]) -> Any:
     handles = [value.handle for value in op.operands]
     if "chooses" in op.attributes:
         return _like(op, handles, attributes)
     monoids = op.attributes.get("monoids") or (op.attributes["monoid"],)
-    reduce = ir.Operation.create(name, [_tensor(v) for v in op.results], handles, attributes, regions=1)
+    results = [_tensor(v) for v in op.results]
+    reduce = ir.Operation.create(f"{_PREFIX}{op.name}", results, handles, attributes, regions=1)
     scalars = [ir.RankedTensorType.get([], ir.Type.parse(v.dtype)) for v in op.results]
     body = reduce.regions[0].blocks.append(*scalars, *scalars)
     arguments = list(body.arguments)
@@ -670,8 +672,6 @@ def module_text(block: Block) -> str:
             value.handle = handle
         with ir.InsertionPoint(body):
             for op in block.operations[:-1]:
-                handle = _create(op)
-                for value, made in zip(op.results, handle.results):
-                    value.handle = made
+                _create(op)
             ir.Operation.create("func.return", [], [value.handle for value in outputs])
         return str(module.operation.get_asm())

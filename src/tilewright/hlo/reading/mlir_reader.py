@@ -432,7 +432,7 @@ class _Reader(Scanner):
     def _body(self, head: _Head, owner: str) -> None:
         """Everything after the operation's name, up to the next operation or the end of the region."""
         regions = 0
-        while not self._ends(head):
+        while not self._ends():
             if self.peek("{") and not _ATTRIBUTES.match(self.text, self.at):
                 self._region(head, owner, regions)
                 regions += 1
@@ -441,7 +441,7 @@ class _Reader(Scanner):
             else:
                 self._token(head)
 
-    def _ends(self, head: _Head) -> bool:
+    def _ends(self) -> bool:
         """Is this the end of the operation: a closing brace, or a new line on which another one starts?"""
         self.blank()
         if self.at >= len(self.text) or self.peek("}"):

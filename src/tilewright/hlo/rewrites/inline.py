@@ -75,14 +75,9 @@ def calls_itself(module: Any) -> str:
 
 def inlinable(function: Any) -> int:
     """How many operations a call of ``function`` would add, nested ones included; 0 if it may not be inlined."""
-    if function is None or not _is_private(function):
-        return 0
-    return len(inside(function)) if len(function.regions[0].blocks) == 1 else 0
-
-
-def _is_private(function: Any) -> bool:
-    named = function.attributes
-    return "sym_visibility" in named and ir.StringAttr(named["sym_visibility"]).value == "private"
+    named = function.attributes if function is not None else {}
+    private = "sym_visibility" in named and ir.StringAttr(named["sym_visibility"]).value == "private"
+    return len(inside(function)) if private and len(function.regions[0].blocks) == 1 else 0
 
 
 def _expand(call: Any, function: Any) -> None:

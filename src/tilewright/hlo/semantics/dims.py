@@ -20,7 +20,6 @@ _INTEGERS = re.compile(r"[sui][248]\b")
 _SUBLANES = 8
 _STEPS = re.compile(r":\d+:(?!1\])|_-?\d+_[1-9]")  # of a slice's part, of a pad's
 _LABELS = re.compile(r"(\w+)_(\w+)->(\w+)")
-"""An axis of a mesh, or as ``'a':(2)4`` a part of one: how many come before it, and its size."""
 
 
 class Shaped(Protocol):

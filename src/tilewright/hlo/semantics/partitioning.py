@@ -163,23 +163,26 @@ def _partitioned(text: str, devices: int, marks: tuple[tuple[int, str], ...]) ->
 
 def _by_xla(text: str, devices: int, marks: tuple[tuple[int, str], ...]) -> _Made:
     short, kept = _short(text)
-    seconds = 20 + (len(short) >> 17)
-    try:
-        answer = ask(b"p", f"{devices}\n{short}".encode(), seconds)
-        hlo, _, log = answer.partition(b"\0")
-        one = _CHANNEL.sub("channel_id=1", _GROUPS.sub(_listed, hlo.decode("utf-8", errors="replace")))
-        raw = ask(b"s", one.encode(), seconds).decode("utf-8", errors="replace")
-    except MissingExtra:
-        raise
-    except TilewrightError as error:
-        reason = f"it is for {devices} devices and cannot be partitioned: {error.what}"
-        raise UnsupportedError(reason, how=_HOW) from None
+    seconds, refused = 20 + (len(short) >> 17), f"it is for {devices} devices and cannot be partitioned"
+    hlo, _, log = _asked(b"p", f"{devices}\n{short}", seconds, refused, _HOW).partition("\0")
+    one = _CHANNEL.sub("channel_id=1", _GROUPS.sub(_listed, hlo))
+    raw = _asked(b"s", one, seconds, refused, _HOW)
     own = _EMPTY.sub("", _OWN.sub("", _MESHES.sub("", raw)))  # without what belongs to all devices
     program = read_stablehlo(_MAIN.sub(lambda found: _marked(found[0], dict(marks)), own))
     note = f"for {devices} devices: what is shown is one device's part, as XLA's partitioner makes it on a CPU"
     program = replace(_with_kernels(program, kept), notes=(note,))
     program = replace(program, attributes={**program.attributes, **slice_said(text, devices)})
-    return program, _replicated(log.decode("utf-8", errors="replace"), one), kept
+    return program, _replicated(log, one), kept
+
+
+def _asked(what: bytes, text: str, seconds: int, refused: str, how: str = "") -> str:
+    """What XLA answers; raises UnsupportedError where it refuses."""
+    try:
+        return ask(what, text.encode(), seconds).decode("utf-8", errors="replace")
+    except MissingExtra:
+        raise
+    except TilewrightError as error:
+        raise UnsupportedError(f"{refused}: {error.what}", how=how) from None
 
 
 @lru_cache(maxsize=8)
@@ -195,13 +198,7 @@ def by_shardy(program: Program) -> tuple[Program, Program]:
     module = ir.parse_module(short)
     Inline().apply_module(module)  # the passes leave the results of calls as they were
     inlined = _NOWHERE.sub("loc(unknown)", ir.print_module(module, locations=True))
-    try:
-        answer = ask(b"y", inlined.encode(), 20 + (len(short) >> 17))
-    except MissingExtra:
-        raise
-    except TilewrightError as error:
-        raise UnsupportedError(f"Shardy's own passes do not cut it: {error.what}") from None
-    answers = answer.decode("utf-8", errors="replace").split("\0")
+    answers = _asked(b"y", inlined, 20 + (len(short) >> 17), "Shardy's own passes do not cut it").split("\0")
     cut, before = read_stablehlo(_EMPTY.sub("", _SHARDINGS.sub("", answers[0]))), read_stablehlo(answers[1])
     cut = replace(_with_kernels(cut, kept), attributes={**cut.attributes, **slice_said(program.text, devices)})
     return _of(program, cut), before
