@@ -19,6 +19,7 @@ from typing import Any
 
 from tilewright.errors import TilewrightError, UnsupportedError, UsageError
 from tilewright.hlo.cost import plain_opcode
+from tilewright.hlo.inlining import dims_of
 from tilewright.hlo.program import Operation, Program, Source, aliases
 from tilewright.hlo.reading.mlir_reader import read_stablehlo
 from tilewright.hlo.reading.sharded import MESH, Place, cuts_text, mesh_in, places, sharded
@@ -119,9 +120,7 @@ def _between(program: Program, mesh: Mesh, now: Partition) -> _Tried:
     for each in now.replicated[:_MOST]:
         try:
             was, becomes = sharding_of(each.was, mesh), sharding_of(each.becomes, mesh)
-            dims = [
-                size * was.count(k) for k, size in enumerate(map(int, re.findall(r"\d+", each.shape.split("[")[1])))
-            ]
+            dims = [size * was.count(k) for k, size in enumerate(dims_of(each.shape))]
             whole = f"{each.shape.split('[')[0]}[{','.join(map(str, dims))}]"
             way = reshard(shard(whole, mesh, was), shard(whole, mesh, becomes))
             middle = [step.after.sharding for step in way.steps[:-1] if step.op != "slice" or len(way.steps) == 2]
@@ -319,7 +318,7 @@ def _scattered(program: Program, mesh: Mesh, now: Partition) -> _Tried:
         each = next(each for each in now.collectives if each.op_name == op_name)
         op = next((op for _, op in program.operations() if op.op_name == op_name and op.shape.endswith("]")), None)
         axis = next((name for name in mesh.names if set(mesh.groups([name])) == set(each.groups)), None)
-        sizes = [int(size) for size in re.findall(r"\d+", op.shape.split("[")[1])] if op else []
+        sizes = dims_of(op.shape) if op else ()
         for dim in [k for k, size in enumerate(sizes) if axis and size % mesh.axes[axis] == 0 and size > 1][:2]:
             cut = replace(
                 sharding_of([[axis] if k == dim else None for k in range(len(sizes))], mesh),

@@ -66,6 +66,7 @@ class _Body:
         arrays = {op.name: _array(op.shape) for op in self.operations}
         self.array = defaultdict(lambda: _NOTHING, arrays)  # of values from outside nothing is known
         self.carried = [op.name for op in self.operations if op.opcode == "parameter"]
+        self.returned = {shape for op in self.operations if op.opcode == "return" for shape in op.operand_shapes}
         self.dots = [op for op in self.operations if self.kind[op.name] in DOTS and len(op.operands) == 2]
 
     def readers(self, name: str) -> list[str]:
@@ -339,9 +340,8 @@ def _stored_wide(bodies: list[_Body], cast: Callable[[_Body, Operation], str]) -
     like -> the one type that ``cast`` says their readers want; through loops that keep them."""
     named, found = {body.name: body for body in bodies}, dict[_Value, str]()
     for entry in (body for body in bodies if body.entry):
-        returned = {shape for op in entry.operations if op.opcode == "return" for shape in op.operand_shapes}
-        for argument in entry.operations:
-            if argument.opcode != "parameter" or not argument.shape.startswith("f32") or argument.shape in returned:
+        for argument in (entry.by_name[name] for name in entry.carried):
+            if not argument.shape.startswith("f32") or argument.shape in entry.returned:
                 continue
             path, open_, kinds = dict[_Value, None](), [(entry, argument.name)], set[str]()
             while open_ and "f32" not in kinds:
@@ -500,7 +500,7 @@ def _by_ones(bodies: list[_Body], room: Callable[[], int]) -> Iterator[_Cause]:
             lookup = body.behind(mask) in plain
             if array.shape[-1] >= _MANY_ROWS if lookup else array.rank > 2:
                 cause = looked if lookup else sent
-                cause.edits[body.name, op.name] = _by_index(op, 1 - side, body.array[op.name], ones[mask], fetches)
+                cause.edits[body.name, op.name] = _by_index(body, op, 1 - side, ones[mask], fetches)
                 cause.about.append((fetches * body.flops(op), op))
                 gradients |= lookup and not fetches
     yield sent
@@ -530,11 +530,10 @@ def _ones(body: _Body) -> tuple[dict[str, int], set[str]]:
     return ones, plain
 
 
-def _by_index(op: Operation, side: int, result: TensorLayout, choices: int, fetches: bool) -> tuple[Operation, ...]:
+def _by_index(body: _Body, op: Operation, side: int, choices: int, fetches: bool) -> tuple[Operation, ...]:
     """A product with zeros and ones as the gather, or scatter, of its other operand's rows, each several times."""
-    name, array = ("lhs", "rhs")[side], _array(op.operand_shapes[side])
-    fixed = {*op.integers(f"{name}_contracting_dims"), *op.integers(f"{name}_batch_dims")}
-    row = [1 if d in fixed else size for d, size in enumerate(array.shape)]
+    array, result, free = _array(op.operand_shapes[side]), body.array[op.name], body.free(op, side)
+    row = [size if d in free else 1 for d, size in enumerate(array.shape)]
     rows = (result if fetches else array).num_elements // prod(row)
     index = Operation(f"{op.name}.index", "iota", f"s32[{max(1, rows * choices)},1]")
     to = Operation(f"{op.name}.places", "broadcast", op.shape)
@@ -558,7 +557,6 @@ def _kept(bodies: list[_Body], room: Callable[[], int]) -> Iterator[_Cause]:
     cause = _Cause("donated-argument", how=how)
     named = {body.name: body for body in bodies}
     for body in (body for body in bodies if body.entry):
-        returned = {shape for op in body.operations if op.opcode == "return" for shape in op.operand_shapes}
         updated = body.updated
         for loop in (op for op in body.operations if body.kind[op.name] == "while" and op.calls[-1] in named):
             inner = named[loop.calls[-1]]
@@ -566,7 +564,7 @@ def _kept(bodies: list[_Body], room: Callable[[], int]) -> Iterator[_Cause]:
             updated |= {name: inner.updated[part] for name, part in pairs if part in inner.updated}
         for op in body.operations:
             first = updated.get(op.name)
-            if op.opcode == "parameter" and op.shape in returned and first is not None:
+            if op.opcode == "parameter" and op.shape in body.returned and first is not None:
                 cause.edits[body.name, op.name] = (replace(op, attributes={**op.attributes, GIVEN_AWAY: ""}),)
                 cause.about.append((body.array[op.name].size_bytes, first))
     size = bytes_text(sum(size for size, _ in cause.about))
