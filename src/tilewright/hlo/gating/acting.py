@@ -13,12 +13,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tilewright.errors import TilewrightError
-from tilewright.hlo.gating.gate import Verdict, copied_block, source_of, take_out
+from tilewright.hlo.gating.gate import Verdict, copied_block, settle, source_of, take_out
 from tilewright.hlo.gating.regions import Region, layout_of, leaves_of
-from tilewright.hlo.graphs.graph import Block, Node, Value, in_order, inputs_of, replace_value, walk
+from tilewright.hlo.graphs.graph import Block, Node, Value, inputs_of, replace_value, walk
 from tilewright.hlo.graphs.mlir import module_text
 from tilewright.hlo.reading.mlir_reader import read_stablehlo
-from tilewright.hlo.rewrites.cleanup import DeadCode
 from tilewright.hlo.rewriting.maker import PURE, Maker, made_by
 from tilewright.hlo.rules.catalogue import factor_on
 from tilewright.hlo.rules.matching import number_of
@@ -184,10 +183,8 @@ class Acting:
         for case in choose(case for case in cases if not case.refusal):
             changed |= self._put(block, case)
         if changed:
-            *inner, last = [op for op in block.operations if op.block is block]
-            block.operations = [*in_order(inner), last]
             block.changed = True
-            DeadCode().apply(block)  # what two cases shared is in neither's list of what dies
+            settle(block)  # what two cases shared is in neither's list of what dies
         return changed
 
     def _candidates(self, block: Block, rules: Sequence[Rule[Any]]) -> list[Candidate]:
