@@ -193,8 +193,12 @@ def _renamed(operations: Sequence[Operation], same: Callable[[Operation], str]) 
 
 def _once(operations: Sequence[Operation], program: Program) -> list[Operation]:
     """The operations without those that compute what another has computed."""
-    known: dict[tuple[object, ...], str] = {}
+    firsts, known = dict[tuple[object, ...], Operation](), dict[tuple[object, ...], str]()
     written = {op.name: op.operands[0] for op in operations if op.opcode in _UPDATES and op.operands}
+
+    def more(op: Operation) -> tuple[object, ...]:
+        called = [inner.opcode for callee in op.calls for inner in program.by_name[callee].operations]
+        return frozenset(op.attributes.items()), *called
 
     def same(op: Operation) -> str:
         kind, padding = plain_opcode(op.opcode), op.attributes.get("padding", "")
@@ -208,10 +212,12 @@ def _once(operations: Sequence[Operation], program: Program) -> list[Operation]:
         told = op.operands or "literal" in op.attributes  # which constant it is, and along which dim it counts
         if not merges or kind not in INSIDE or not told:
             return ""
-        called = [inner.opcode for callee in op.calls for inner in program.by_name[callee].operations]
-        said = kind, op.shape, op.operands, frozenset(op.attributes.items()), *called
-        first = known.setdefault(said, op.name)
-        return first if first != op.name else ""
+        said = kind, op.shape, op.operands
+        if (first := firsts.setdefault(said, op)) is op:  # most have no other of these operands
+            return ""
+        known.setdefault((*said, *more(first)), first.name)
+        name = known.setdefault((*said, *more(op)), op.name)
+        return name if name != op.name else ""
 
     return _renamed(operations, same)
 

@@ -365,9 +365,9 @@ class Fusions(Values):
         """Values of float32 that are wanted in bfloat16, as products take them: so they are written, and joined."""
         alone, narrow = set[str](), set[str]()  # and operations that take bfloat16 of their operands
         for op in reversed(self.operations):
-            kind, readers = self.kind[op.name], {reader.name for reader in self.readers[op.name]}
+            kind, readers = self.kind[op.name], self.readers[op.name]
             wide = op.shape.startswith("f32[") and kind in INSIDE and op.name not in self.captured
-            if wide and readers and readers <= narrow:
+            if wide and readers and all(reader.name in narrow for reader in readers):
                 alone.add(op.name)
             narrows = kind == "convert" and op.shape.startswith("bf16[")
             if narrows or (op.name in alone if kind in _ON_THE_WAY else kind in DOTS and matrix_passes(op) == 1):
