@@ -171,11 +171,12 @@ Errors in per cent on functions of a public kernel library that were timed on v5
 device times of Tokamax's tuning records), from StableHLO and, on the right, from modules that a TPU compiler made ahead
 of time (libtpu 0.0.50; 0.0.42, 0.0.48 or 0.0.52 where that has the measured peak of memory and 0.0.50 has not). From
 StableHLO it is all rows of XLA's programs but 13, which cannot be lowered, and 1,038 of 1,186 Pallas kernels; most of
-the others are losses of v5p, which count here where they are lowered for both cores. Attention in chunks is the library's public
-one, of chunks of 512 by 1024. The constants are fitted on one half of the families of shapes, from modules and kernels;
-every figure here is of the other half. The passes of gpt2 above stand among them, without what their calls cost.
-`benchmarks/data/time_rows.csv` has each row; `./run python benchmarks/time_rows.py ROWS FOLDER --docs docs/time.md`
-makes it anew from the records and a folder of programs, and without them the tables and pictures from it.
+the others are losses of v5p, which count here where they are lowered for both cores. Attention in chunks is the
+library's public one, of chunks of 512 by 1024. The constants are fitted on one half of the families of
+shapes, from modules and kernels; every figure here is of the other half. The passes of gpt2 above stand
+among them, without what their calls cost. `benchmarks/data/time_rows.csv` has each row; `./run python
+benchmarks/time_rows.py ROWS FOLDER --docs docs/time.md` makes it anew from the records and a folder of
+programs, and without them the tables and pictures from it.
 
 {rows}
 
