@@ -169,7 +169,7 @@ constants of kernels are fitted on; all are shown. Bars: 12 % from dumps, 20 % f
 
 Errors in per cent on functions of a public kernel library that were timed on v5e, v5p, v6e and 7x (the profiler's
 device times of Tokamax's tuning records), from StableHLO and, on the right, from modules that a TPU compiler made ahead
-of time (libtpu 0.0.50; 0.0.42, 0.0.48 or 0.0.52 where that has the measured peak of memory and 0.0.50 has not). From
+of time (libtpu 0.0.50; 0.0.42 or 0.0.52 where that has the measured peak of memory and 0.0.50 has not). From
 StableHLO it is all rows of XLA's programs but 13, which cannot be lowered, and 1,038 of 1,186 Pallas kernels; most of
 the others are losses of v5p, which count here where they are lowered for both cores. Attention in chunks is the
 library's public one, of chunks of 512 by 1024. The constants are fitted on one half of the families of
